@@ -91,7 +91,7 @@ pub enum BenchGroup {
     Calls,
     /// Each call by several threads, in one shared directory and in separate ones.
     Threads,
-    /// The same by processes.
+    /// Each call by several processes, in one shared directory and in separate ones.
     Processes,
     /// stat of paths with 1 to 8 components.
     Depth,

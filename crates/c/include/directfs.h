@@ -414,12 +414,12 @@ int directfs_fallocate(int fd, int mode, off_t offset, off_t length);
 int directfs_fsync(int fd);
 
 /*
- The same as directfs_fsync.
+ Does what `directfs_fsync` does.
  */
 int directfs_fdatasync(int fd);
 
 /*
- Attributes of a file, as stat(2). `st_dev` tells images of this process apart.
+ Attributes of a file, as stat(2). `st_dev` distinguishes images of this process.
  */
 int directfs_stat(struct directfs_image *image, const char *path, struct stat *status);
 

@@ -74,7 +74,7 @@ fn time(time: &libc::timespec) -> Result<Option<SystemTime>> {
     }
 }
 
-/// Attributes of a file, as stat(2). `st_dev` tells images of this process apart.
+/// Attributes of a file, as stat(2). `st_dev` distinguishes images of this process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn directfs_stat(
     image: *mut directfs_image,

@@ -112,7 +112,7 @@ pub extern "C" fn directfs_fsync(fd: c_int) -> c_int {
     })
 }
 
-/// The same as directfs_fsync.
+/// Does what `directfs_fsync` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn directfs_fdatasync(fd: c_int) -> c_int {
     directfs_fsync(fd)

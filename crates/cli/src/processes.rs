@@ -19,7 +19,7 @@ pub struct ImageUser {
     pub command: String,
     /// It serves a mount: it also has /dev/fuse open.
     pub serves_mount: bool,
-    /// Of a mount's server: how the kernel's requests reach it.
+    /// For a mount's server: how the kernel's requests reach it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_through: Option<Transport>,
 }

@@ -122,7 +122,7 @@ fn programs_that_found_an_image_full_go_on_when_it_has_grown() {
         }
         let file = fs::metadata(&image).unwrap();
         let taken = std::os::unix::fs::MetadataExt::blocks(&file) * 512;
-        // Of an image on a disk, the journal takes some of it.
+        // If the image is on a disk, the journal takes some of it.
         let is_reserved = if options.is_empty() { taken >= 48 * MIB } else { taken >= file.len() };
         assert_eq!(is_reserved, options.is_empty(), "reserved as before: {taken} of {}", file.len());
         // A copy that is made meanwhile has all of it.
@@ -435,7 +435,7 @@ fn a_growth_during_which_all_processes_are_killed_is_recovered_with_all_that_was
         let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
         command.args(["resize", image.to_str().unwrap(), "40M"]).stdout(Stdio::null());
         killed = killed_at(&mut command, sizes.len() + 1);
-        // Of the launcher; its programs die with it. Nothing was synced.
+        // The child is the launcher; its programs die with it. Nothing was synced.
         user.child.kill().unwrap();
         user.child.wait().unwrap();
         assert_eq!(user.line(), "", "the program has ended");

@@ -183,7 +183,7 @@ fn kept_server(stage: &Stage) -> String {
     next_server(stage).expect("the keeper has ended")
 }
 
-/// The same; `None` once the keeper has ended.
+/// `kept_server`, or `None` once the keeper has ended.
 fn next_server(stage: &Stage) -> Option<String> {
     loop {
         let processes = processes_of(stage);
@@ -202,7 +202,7 @@ fn next_server(stage: &Stage) -> Option<String> {
     }
 }
 
-/// A program that changes names and content until it is told to stop. Each of its calls succeeds.
+/// A program that changes names and content until `is_over` is set. Each of its calls succeeds.
 fn change_names(point: &Path, is_over: &AtomicBool, rounds: &AtomicU32) {
     let mut log = fs::File::create(point.join("log")).unwrap();
     let directory = point.join("directory");

@@ -263,7 +263,7 @@ impl Storm {
             stop.store(true, Relaxed);
         });
         for program in &mut programs {
-            // Of the launcher; its programs die with it.
+            // The child is the launcher; its programs die with it.
             program.child.kill().unwrap();
             program.child.wait().unwrap();
         }

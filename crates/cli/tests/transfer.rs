@@ -41,7 +41,7 @@ fn is_sound(image: &Path) {
 /// Names, kinds, modes, owners, sizes, times, link counts and targets below a directory.
 const LIST: &str = "find . -mindepth 1 -printf '%P|%y|%m|%U|%G|%s|%T@|%l|' \\( -type d -printf '\\n' -o -printf '%n\\n' \\) | sort | sed 's/|[0-9]*|\\([0-9.]*||\\)$/|\\1/'";
 
-/// The same list with the checksums of contents, of a directory of the host.
+/// That list with the checksums of contents, of a directory of the host.
 fn list_of(directory: &Path) -> String {
     done(&format!("cd \"$1\" && {LIST} && find . -type f -exec cksum {{}} + | sort"), &[directory])
 }

@@ -45,8 +45,8 @@ pub fn catch() -> Result<()> {
     Ok(())
 }
 
-/// The same for a process that its parent kills if necessary: none of these signals ends it,
-/// however many arrive.
+/// `catch` for a process that its parent kills if necessary: none of these signals ends it, however
+/// many arrive.
 pub fn catch_each() -> Result<()> {
     let flag = FLAG.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -49,7 +49,7 @@ pub fn print_error(error: &anyhow::Error) {
 /// Minimum duration of work before a bar appears: for shorter work it would only flicker.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// How often a bar is drawn anew, so that its clock shows that the work goes on.
+/// How often a bar is drawn again, so that its clock shows that the work goes on.
 const TICK: Duration = Duration::from_millis(200);
 
 /// Progress of one piece of work: a bar on a terminal, otherwise a line at the start.
@@ -69,7 +69,7 @@ impl Progress {
         Progress::quiet(what, total)
     }
 
-    /// The same without a line where there is no terminal.
+    /// `start` without a line where there is no terminal.
     pub fn quiet(what: &str, total: u64) -> Progress {
         let bar = ProgressBar::with_draw_target((total > 0).then_some(total), ProgressDrawTarget::hidden());
         let template = match total {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ACCOUNTS: usize = 100;
 const EACH: i64 = 1000;
 
-/// Moves money between files, one pair at a time, until it is told to stop. Each file is replaced
+/// Moves money between files, one pair at a time, until `stop` is set. Each file is replaced
 /// by a rename, so that the copy has whole files only.
 fn transfer(image: &Image, stop: &AtomicBool) -> directfs::Result<u64> {
     let fs = image.file_system();

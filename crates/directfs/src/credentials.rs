@@ -36,7 +36,8 @@ impl Credentials {
         }
     }
 
-    /// The same with another umask: the permission bits that new files and directories do not get.
+    /// These credentials with another umask: the permission bits that new files and directories do
+    /// not get.
     pub fn umask(self, umask: u32) -> Credentials {
         Credentials { umask: umask & 0o777, ..self }
     }

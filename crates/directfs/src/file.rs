@@ -197,7 +197,7 @@ impl File {
     /// Reads from an offset to the end, and appends it to `bytes`; returns the number of bytes.
     ///
     /// # Errors
-    /// As [`read_at`](File::read_at); ENOMEM: the rest of the file does not fit in memory.
+    /// Like [`read_at`](File::read_at); ENOMEM: the rest of the file does not fit in memory.
     pub fn read_to_end_at(&self, at: u64, bytes: &mut Vec<u8>) -> Result<usize> {
         const STEP_BYTES_MIN: usize = 32;
         let no_memory = |_| self.error("read", Errno::ENOMEM);
@@ -262,7 +262,7 @@ impl File {
         synced.map_err(|errno| self.error("sync", errno))
     }
 
-    /// The same as [`sync_all`](File::sync_all).
+    /// Does what [`sync_all`](File::sync_all) does.
     pub fn sync_data(&self) -> Result<()> {
         self.sync_all()
     }
@@ -329,13 +329,13 @@ impl File {
         })
     }
 
-    /// As [`FileSystem::xattr`](crate::FileSystem::xattr).
+    /// [`FileSystem::xattr`](crate::FileSystem::xattr) of this file.
     pub fn xattr(&self, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
         let name = name.as_ref().as_bytes();
         self.call("read an attribute of", |caller, file| read_attribute(caller, file.node(), name))
     }
 
-    /// As [`FileSystem::set_xattr_with`](crate::FileSystem::set_xattr_with).
+    /// [`FileSystem::set_xattr_with`](crate::FileSystem::set_xattr_with) of this file.
     pub fn set_xattr(&self, name: impl AsRef<OsStr>, value: impl AsRef<[u8]>, which: SetXattr) -> Result<()> {
         let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
         self.call("set an attribute of", |caller, file| {
@@ -343,13 +343,13 @@ impl File {
         })
     }
 
-    /// As [`FileSystem::remove_xattr`](crate::FileSystem::remove_xattr).
+    /// [`FileSystem::remove_xattr`](crate::FileSystem::remove_xattr) of this file.
     pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Result<()> {
         let name = name.as_ref().as_bytes();
         self.call("remove an attribute of", |caller, file| caller.xattrs().remove_attribute(file.node(), name))
     }
 
-    /// As [`FileSystem::xattrs`](crate::FileSystem::xattrs).
+    /// [`FileSystem::xattrs`](crate::FileSystem::xattrs) of this file.
     pub fn xattrs(&self) -> Result<Vec<OsString>> {
         self.call("list the attributes of", |caller, file| list_attributes(caller, file.node()))
     }
@@ -392,8 +392,8 @@ impl File {
         self.try_once(LockOf::File, LockKind::Shared)
     }
 
-    /// As [`lock`](File::lock) or [`lock_shared`](File::lock_shared), for at most about this time:
-    /// a tenth of a second more. Returns whether the lock was taken.
+    /// Like [`lock`](File::lock) or [`lock_shared`](File::lock_shared), for at most about this
+    /// time: a tenth of a second more. Returns whether the lock was taken.
     pub fn lock_timeout(&self, exclusive: bool, timeout: Duration) -> Result<bool> {
         self.wait_until(LockOf::File, kind_of(exclusive), Some(timeout))
     }
@@ -418,14 +418,14 @@ impl File {
         self.wait_for(LockOf::Range(range), kind_of(exclusive))
     }
 
-    /// As [`lock_range`](File::lock_range), for at most about this time: a tenth of a second more.
+    /// [`lock_range`](File::lock_range) for at most about this time: a tenth of a second more.
     /// Returns whether the range was locked.
     pub fn lock_range_timeout(&self, range: impl RangeBounds<u64>, exclusive: bool, timeout: Duration) -> Result<bool> {
         let range = self.lock_bytes(range)?;
         self.wait_until(LockOf::Range(range), kind_of(exclusive), Some(timeout))
     }
 
-    /// As [`lock_range`](File::lock_range), or [`TryLockError::WouldBlock`] instead of waiting.
+    /// Like [`lock_range`](File::lock_range), or [`TryLockError::WouldBlock`] instead of waiting.
     pub fn try_lock_range(&self, range: impl RangeBounds<u64>, exclusive: bool) -> Result<(), TryLockError> {
         let range = self.lock_bytes(range).map_err(|error| TryLockError::Error(error.into()))?;
         self.try_once(LockOf::Range(range), kind_of(exclusive))

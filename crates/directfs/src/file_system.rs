@@ -82,8 +82,7 @@ impl FileSystem {
         FileSystem { shared, credentials, root: None }
     }
 
-    /// The same files, used as another user. Files keep the credentials with which they were
-    /// opened.
+    /// These files, used as another user. Files keep the credentials with which they were opened.
     pub fn with_credentials(&self, credentials: Credentials) -> FileSystem {
         FileSystem { credentials, ..self.clone() }
     }
@@ -176,8 +175,8 @@ impl FileSystem {
     /// Opens a file for writing. It is created if it does not exist, and emptied if it does.
     ///
     /// # Errors
-    /// As [`open`](Self::open); EISDIR, ENOSPC, EROFS; ETXTBSY: a program under `directfs run` runs
-    /// it.
+    /// Like [`open`](Self::open); EISDIR, ENOSPC, EROFS; ETXTBSY: a program under `directfs run`
+    /// runs it.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
     }
@@ -199,8 +198,8 @@ impl FileSystem {
     /// C library uses it; [`open_with`](Self::open_with) is the usual way.
     ///
     /// # Errors
-    /// As [`open_with`](Self::open_with), and those of open(2) for O_NOFOLLOW (ELOOP), O_DIRECTORY
-    /// (ENOTDIR) and O_TMPFILE.
+    /// Does what [`open_with`](Self::open_with) does, and those of open(2) for O_NOFOLLOW (ELOOP),
+    /// O_DIRECTORY (ENOTDIR) and O_TMPFILE.
     pub fn open_flags(&self, path: impl AsRef<Path>, flags: i32, mode: u32) -> Result<File> {
         let path = path.as_ref();
         let number = self.open_number("open", path, flags, mode & 0o7777)?;
@@ -235,8 +234,8 @@ impl FileSystem {
     /// leave an incomplete copy.
     ///
     /// # Errors
-    /// As [`open`](Self::open) and [`create`](Self::create). EINVAL: `from` is no regular file, or
-    /// both are the same file.
+    /// Like [`open`](Self::open) and [`create`](Self::create). EINVAL: `from` is no regular file,
+    /// or both are the same file.
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let invalid = || Error::call_of_two("copy", from, to, Errno::EINVAL);
@@ -383,7 +382,7 @@ impl FileSystem {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// As [`remove_file`](Self::remove_file); ENOTEMPTY, ENOTDIR; EBUSY: it is the root.
+    /// Like [`remove_file`](Self::remove_file); ENOTEMPTY, ENOTDIR; EBUSY: it is the root.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.at("remove the directory", path.as_ref(), |caller, start, path, buffer| {
             caller.rmdir_path(start, path, buffer)
@@ -395,7 +394,7 @@ impl FileSystem {
     /// On failure or after a crash a part may be removed.
     ///
     /// # Errors
-    /// As [`remove_file`](Self::remove_file), of any file in the tree. ENOTEMPTY: another thread
+    /// [`remove_file`](Self::remove_file) of any file in the tree. ENOTEMPTY: another thread
     /// created a file meanwhile.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -447,7 +446,7 @@ impl FileSystem {
         self.rename_with(from.as_ref(), to.as_ref(), 0)
     }
 
-    /// As [`rename`](Self::rename), but EEXIST if `to` exists.
+    /// [`rename`](Self::rename), but EEXIST if `to` exists.
     pub fn rename_new(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from.as_ref(), to.as_ref(), libc::RENAME_NOREPLACE)
     }
@@ -571,7 +570,7 @@ impl FileSystem {
         self.on_file("set the owner of", path.as_ref(), chown)
     }
 
-    /// As [`set_owner`](Self::set_owner), of a symbolic link itself.
+    /// [`set_owner`](Self::set_owner) of a symbolic link itself.
     pub fn set_symlink_owner(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let chown = |caller: &Call<'_>, node| caller.chown(node, uid, gid).map(drop);
         self.on_last("set the owner of", path.as_ref(), LastLink::Stay, chown)
@@ -599,7 +598,7 @@ impl FileSystem {
         self.on_file("set the times of", path.as_ref(), set)
     }
 
-    /// As [`set_times`](Self::set_times), of a symbolic link itself.
+    /// [`set_times`](Self::set_times) of a symbolic link itself.
     pub fn set_symlink_times(
         &self,
         path: impl AsRef<Path>,
@@ -626,15 +625,15 @@ impl FileSystem {
     /// Sets an extended attribute, or replaces its value. See [`xattr`](Self::xattr) for names.
     ///
     /// # Errors
-    /// As [`xattr`](Self::xattr); E2BIG: the value has more than 65,536 bytes; EPERM: the caller
+    /// Like [`xattr`](Self::xattr); E2BIG: the value has more than 65,536 bytes; EPERM: the caller
     /// may not set attributes of this kind, or the file is neither regular nor a directory; ENOSPC,
     /// EROFS.
     pub fn set_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>, value: impl AsRef<[u8]>) -> Result<()> {
         self.set_xattr_with(path, name, value, SetXattr::Any)
     }
 
-    /// As [`set_xattr`](Self::set_xattr), but only a new attribute (else EEXIST), or only an
-    /// existing one (else ENODATA).
+    /// [`set_xattr`](Self::set_xattr), but only a new attribute (else EEXIST), or only an existing
+    /// one (else ENODATA).
     pub fn set_xattr_with(
         &self,
         path: impl AsRef<Path>,

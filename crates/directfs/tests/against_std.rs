@@ -1,4 +1,4 @@
-//! The same operations on std::fs and on the library have the same results.
+//! Operations on std::fs and on the library have the same results.
 
 mod support;
 

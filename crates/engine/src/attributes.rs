@@ -63,7 +63,7 @@ pub struct Protection {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// As [`Attributes::flags`].
+    /// The flags: see [`Attributes::flags`].
     pub flags: FileFlags,
 }
 
@@ -74,7 +74,7 @@ impl Protection {
         FileKind::from_mode(self.mode)
     }
 
-    /// As [`Protection::kind`], with an error for an invalid mode.
+    /// [`Protection::kind`], with an error for an invalid mode.
     #[inline]
     pub fn require_kind(&self) -> Result<FileKind> {
         self.kind().ok_or(Corruption::Inode(self.number).into())
@@ -306,7 +306,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// As [`Thread::sync`], for all files.
+    /// [`Thread::sync`] for all files.
     pub fn sync_all(&self) -> Result<()> {
         self.write_back_all()
     }

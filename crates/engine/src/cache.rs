@@ -223,7 +223,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if named.is_some() && named == kind { Ok(()) } else { Err(Corruption::Dentry(hit.dentry_offset).into()) }
     }
 
-    /// As [`Thread::cachelet_of_hit`], for a caller that holds the name's bucket.
+    /// [`Thread::cachelet_of_hit`] for a caller that holds the name's bucket.
     pub(crate) fn cachelet_of_target(&self, hit: &Hit<'_>) -> Result<u32> {
         let number = hit.dentry.number();
         match hit.target {
@@ -348,7 +348,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if deleted {
             let _ = self.recycler().make_room();
         }
-        // Tells a reaper to check whether this was the last one.
+        // Has a reaper check whether this was the last one.
         let intended = self.slot.intent.victim.load(Relaxed);
         self.slot.intent.victim.store(node.cachelet, Relaxed);
         step();
@@ -416,7 +416,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0 {
             self.recycler().make_room()?;
         }
-        // As in `release_from`: tells a reaper to check whether this was the last use.
+        // Like `release_from`: has a reaper to check whether this was the last use.
         let intended = self.slot.intent.victim.load(Relaxed);
         self.slot.intent.victim.store(node.cachelet, Relaxed);
         step();

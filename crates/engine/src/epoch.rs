@@ -26,7 +26,7 @@ const SPINS: u32 = 200;
 /// The longest wait for an epoch to pass, in sleeps of 1 ms, of a thread that can go on without it.
 /// No call stays pinned for that long unless its thread is stopped or gets no processor.
 const STALL_SLEEPS: u32 = 4;
-/// The same for a thread whose other way is an error: about a second.
+/// `STALL_SLEEPS` for a thread whose other way is an error: about a second.
 const LONG_SLEEPS: u32 = 1000;
 /// Sleeps of a thread that has no other way, until it reports the wait: about 5 s.
 const REPORT_SLEEPS: u32 = 5000;
@@ -121,16 +121,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.wait_for_epoch(end)
     }
 
-    /// As [`Thread::wait_for_grace_period`], for a caller that can go on without it. `false`: a
-    /// pinned thread makes no progress.
+    /// [`Thread::wait_for_grace_period`] for a caller that can go on without it. `false`: a pinned
+    /// thread makes no progress.
     pub(crate) fn wait_briefly_for_grace_period(&self) -> Result<bool> {
         fence(SeqCst);
         let end = self.fs.header()?.global_epoch.load(SeqCst) + 2;
         self.wait_briefly_for_epoch(end)
     }
 
-    /// As [`Thread::wait_for_epoch`], for a caller that can go on without it. `false`: a pinned
-    /// thread makes no progress.
+    /// [`Thread::wait_for_epoch`] for a caller that can go on without it. `false`: a pinned thread
+    /// makes no progress.
     pub(crate) fn wait_briefly_for_epoch(&self, end: u64) -> Result<bool> {
         debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
         let stalled = &self.fs.header()?.stalled_epoch;
@@ -156,8 +156,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// As [`Thread::wait_briefly_for_epoch`], for a caller whose other way is an error: `false`
-    /// after about a second.
+    /// [`Thread::wait_briefly_for_epoch`] for a caller whose other way is an error: `false` after
+    /// about a second.
     pub(crate) fn wait_long_for_epoch(&self, end: u64) -> Result<bool> {
         let nobody_wakes = AtomicU32::new(0);
         for _ in 0..LONG_SLEEPS {

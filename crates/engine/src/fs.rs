@@ -280,7 +280,7 @@ impl<M: Memory> Fs<M> {
         self.inode_offset_in(self.segment_entry(number / INODES_PER_SEGMENT)?.load_acquire(), number)
     }
 
-    /// The same for a known segment word.
+    /// `inode_offset` for a known segment word.
     #[inline]
     pub(crate) fn inode_offset_in(&self, segment_word: u64, number: u64) -> Result<u64> {
         let index = number % INODES_PER_SEGMENT;

@@ -55,8 +55,8 @@ impl Liveness {
         Liveness::new(description, true)
     }
 
-    /// The same where the caller sees every fork, and calls [`crate::Fs::set_process_number`] after
-    /// it.
+    /// A shared image where the caller sees every fork, and calls [`crate::Fs::set_process_number`]
+    /// after it.
     pub const fn supervised(description: i32) -> Liveness {
         Liveness::new(description, false)
     }
@@ -87,7 +87,7 @@ impl Liveness {
         self.identity.store(word_of((number, process_id)), Release);
     }
 
-    /// The same, unless another thread did so. Returns whether this one did.
+    /// `set_identity`, unless another thread did so. Returns whether this one did.
     pub(crate) fn replace_identity(&self, before: (u32, u32), (number, process_id): (u32, u32)) -> bool {
         let (before, after) = (word_of(before), word_of((number, process_id)));
         self.identity.compare_exchange(before, after, AcqRel, Acquire).is_ok()

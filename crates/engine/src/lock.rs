@@ -176,8 +176,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// As [`Thread::lock`], for a caller that can go another way. `None`: the owner keeps the lock
-    /// for longer than a thread does that is not stopped.
+    /// [`Thread::lock`] for a caller that can go another way. `None`: the owner keeps the lock for
+    /// longer than a thread does that is not stopped.
     #[inline]
     pub(crate) fn lock_with(
         &self,
@@ -194,7 +194,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.lock_slowly(word, waiters, patience)
     }
 
-    /// As [`Thread::lock_with`], with little patience.
+    /// [`Thread::lock_with`], with little patience.
     #[inline]
     pub(crate) fn lock_briefly(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<Option<LockGuard<'f>>> {
         self.lock_with(Patience::Brief, word, waiters)

@@ -222,7 +222,7 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// As [`Fs::prefetch_bucket`], for a caller that is going to hold the bucket.
+    /// [`Fs::prefetch_bucket`] for a caller that is going to hold the bucket.
     #[inline]
     pub(crate) fn prefetch_bucket_for_write(&self, hash: NameHash) {
         if let Some(bucket) = self.bucket_offset(hash) {

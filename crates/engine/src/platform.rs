@@ -17,15 +17,15 @@ pub trait Platform: Sync {
     /// Sleeps while `word` equals `expected`, at most `timeout_ms`; may return early. `word` is in
     /// memory that other processes share.
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32);
-    /// As [`Platform::wait`]. Returns whether a signal's handler ran meanwhile.
+    /// Like [`Platform::wait`]. Returns whether a signal's handler ran meanwhile.
     fn wait_interruptibly(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) -> bool {
         self.wait(word, expected, timeout_ms);
         false
     }
     /// Wakes all that wait on `word`.
     fn wake(&self, word: &AtomicU32);
-    /// The same for threads that wait for the cut of a snapshot. By default they do not sleep, and
-    /// such a cut is cancelled at once.
+    /// Wakes threads that wait for the cut of a snapshot. By default they do not sleep, and such a
+    /// cut is cancelled at once.
     fn sleeping(&self) -> &'static Sleeping {
         static AWAKE: Sleeping = Sleeping { wait: |_, _, _| {}, wake: |_| {}, now_ns: || 0 };
         &AWAKE
@@ -46,7 +46,7 @@ pub trait Platform: Sync {
         true
     }
     /// Whether a description other than this one holds the liveness lock with that number. `true`
-    /// where the kernel cannot tell.
+    /// where the kernel cannot know.
     fn is_liveness_held(&self, _description: i32, _number: u32) -> bool {
         true
     }

@@ -99,8 +99,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         true
     }
 
-    /// Records that other processes have this process's number. Their threads cannot be told apart,
-    /// so none of them counts as dead.
+    /// Records that other processes have this process's number. Their threads cannot be
+    /// distinguished, so none of them counts as dead.
     pub fn share_process_number(self) {
         self.liveness.shared.store(1, Release);
     }

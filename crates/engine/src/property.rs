@@ -94,7 +94,7 @@ impl<M: Memory> Thread<'_, M> {
         self.write_next_property(cachelet, property)
     }
 
-    /// As [`Thread::commit_property`], for a body that is durable already.
+    /// [`Thread::commit_property`] for a body that is durable already.
     pub(crate) fn commit_attributes(&self, cachelet: &Cachelet, property: &DurableProperty) -> Result<Flushed> {
         self.write_next_property(cachelet, &property.0)
     }

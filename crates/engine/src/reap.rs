@@ -11,7 +11,7 @@
 //!   be repeated.
 //! - A reaper waits only for locks of allocators, which are held for short times, and takes no
 //!   others. So a waiter may call it while it holds any locks. What needs other locks is left to a
-//!   later access: a directory with doubtful counts is indexed anew
+//!   later access: a directory with doubtful counts is indexed again
 //!   ([`crate::dram::DirectoryState::NeedsRecount`]).
 //! - The pin of the dead thread stays until all is done: what its slot names is not reused.
 //! - No loop waits without bound for what only a dead thread could end: locks reap their owners,
@@ -59,9 +59,9 @@ impl<M: Memory> Fs<M> {
         Ok(reaped)
     }
 
-    /// As [`Fs::reap_dead_threads`], and waits for reapers that are at work. Called after the end
-    /// of a process was observed: afterwards each of its operations has happened or never will. The
-    /// caller is not pinned and holds no locks.
+    /// Does what [`Fs::reap_dead_threads`] does, and waits for reapers that are at work. Called
+    /// after the end of a process was observed: afterwards each of its operations has happened or
+    /// never will. The caller is not pinned and holds no locks.
     pub fn recover_dead_threads(&self) -> Result<()> {
         for index in self.taken_slots()? {
             // An owner between two operations, living or dead, has left nothing to complete. Others
@@ -105,7 +105,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// The same for one slot. Returns whether the slot has no living owner any more.
+    /// Reaps one slot. Returns whether the slot has no living owner any more.
     pub(crate) fn reap_if_dead(&self, index: u32) -> Result<bool> {
         let slot = self.dram.slot(index)?;
         let Some(owner) = self.slot_owner(index)? else { return Ok(true) };

@@ -138,14 +138,14 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         step();
         self.slot.retired_end.store(end + 1, Release);
         if kind == RetiredKind::Inode && self.fs.is_watched() {
-            self.tell_end(a, b);
+            self.notify_end(a, b);
         }
     }
 
-    /// Tells watches that an inode has ended. Marks were told of a directory's end when its name
-    /// was removed.
+    /// Notifies watches that an inode has ended. Marks were notified of a directory's end when its
+    /// name was removed.
     #[cold]
-    fn tell_end(self, number: u64, cachelet: u64) {
+    fn notify_end(self, number: u64, cachelet: u64) {
         self.watches().end_watches(number);
         if self.fs.has_marks()
             && let Ok(file) = self.fs.dram().cachelet(cachelet as u32).and_then(|cachelet| self.protection_of(cachelet))
@@ -155,7 +155,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         }
     }
 
-    /// As [`Recycler::retire`], for what a lock that a stopped thread holds keeps from being freed.
+    /// [`Recycler::retire`] for what a lock that a stopped thread holds keeps from being freed.
     /// `with` records it together with the new record. If there is no room, it stays allocated
     /// until the next scan.
     #[cold]
@@ -249,8 +249,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         Ok(done)
     }
 
-    /// As [`Recycler::drain`], but leaves what a pinned thread that makes no progress may still
-    /// see.
+    /// [`Recycler::drain`], but leaves what a pinned thread that makes no progress may still see.
     fn drain_for_space(self) -> Result<usize> {
         let mut done = 0;
         let mut end = self.slot.retired_end.load(Relaxed);

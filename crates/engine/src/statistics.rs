@@ -220,7 +220,7 @@ pub struct CallTotals {
     pub calls: [u64; CALL_NUMBERS],
     /// By [`Event`].
     pub events: [u64; EVENTS],
-    /// Of the calls whose latency was taken, by [`CallClass`] and class of latency.
+    /// Counts of the calls whose latency was taken, by [`CallClass`] and class of latency.
     pub latencies: [[u64; LATENCY_CLASSES]; CALL_CLASSES],
 }
 

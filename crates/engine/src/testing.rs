@@ -112,7 +112,7 @@ impl Memory {
         self.region_in(Direct)
     }
 
-    /// The same with another kind of memory.
+    /// `region` with another kind of memory.
     pub(crate) fn region_in<M: pmem::Memory>(&self, memory: M) -> Region<M> {
         // SAFETY: a mapping, and every test drops its file systems before its memories.
         unsafe { Region::new(self.0.address(), self.0.length(), memory) }

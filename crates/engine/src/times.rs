@@ -61,7 +61,7 @@ impl<M: Memory> Thread<'_, M> {
         }
     }
 
-    /// As [`Thread::stamp`], for these changes. Under the file's lock.
+    /// [`Thread::stamp`] for these changes. Under the file's lock.
     pub(crate) fn stamp_of(&self, cachelet: &Cachelet, changes: &Changes) -> Result<i64> {
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         match is_directory && changes.modified_ns.is_some() && cachelet.as_directory().is_apart() {

@@ -156,7 +156,7 @@ fn a_torn_create_in_the_place_of_a_removed_file_does_not_bring_it_back() {
     );
 }
 
-/// The same with a directory: an inode's birth does not certify `..`.
+/// A torn create of a directory: an inode's birth does not certify `..`.
 #[test]
 fn a_torn_creation_in_the_place_of_a_removed_directory_has_its_own_parent() {
     let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {

@@ -21,7 +21,7 @@ const PATH_NAMES_MAX: usize = 256;
 
 /// Flag of [`InodeState::flags`]: the inode is damaged, and a finding reports it.
 pub(crate) const DAMAGED: u8 = 1;
-/// Flag: a directory below the root, whose walk has begun.
+/// Flag: a directory below the root, whose walk has started.
 pub(crate) const REACHED: u8 = 2;
 /// Flag: on the current climb from an unreached directory.
 pub(crate) const CLIMBING: u8 = 4;
@@ -297,7 +297,7 @@ pub fn check<M: Memory>(region: &Region<M>, options: &Options, progress: &mut dy
     }
 }
 
-/// The same, with the checker's state; only a report if the image cannot be checked.
+/// `check` with the checker's state; only a report if the image cannot be checked.
 pub(crate) fn examine<'c, M: Memory>(
     region: &'c Region<M>,
     options: &Options<'c>,

@@ -435,7 +435,7 @@ fn flipped_bits_are_undone_without_asking_and_names_stay_where_they_are() {
 }
 
 #[test]
-fn a_repair_leaves_an_image_whose_maps_are_built_anew() {
+fn a_repair_leaves_an_image_whose_maps_are_built_again() {
     let image = sample();
     let damaged = DamagedImage::new(&image);
     damaged.set(damaged.find("docs/file-01").dentry + SLOTS, 0);

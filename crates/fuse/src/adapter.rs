@@ -80,7 +80,7 @@ impl Adapter {
         }
     }
 
-    /// The same for a session that was established earlier with these capabilities.
+    /// An adapter for a session that was established earlier with these capabilities.
     pub(crate) fn resume(self, capabilities: u64) -> Adapter {
         self.direct.store(capabilities & capability::DIRECT_IO_ALLOW_MMAP != 0, Relaxed);
         self.extended_set.store(capabilities & capability::SETXATTR_EXT != 0, Relaxed);

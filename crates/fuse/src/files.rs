@@ -97,7 +97,7 @@ pub(crate) struct Files {
     quiet: libc::c_ulong,
     /// Invalidates the kernel's cached attributes of a file. Unset where the kernel caches nothing.
     outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
-    /// Has the kernel list a directory anew. Unset where the kernel caches nothing.
+    /// Has the kernel list a directory again. Unset where the kernel caches nothing.
     list_anew: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
     /// The position of a write through an appending description. If the server is alone on the
     /// image, the kernel knows where files end and its offset is right, also with RWF_NOAPPEND.
@@ -144,12 +144,12 @@ impl Files {
         })
     }
 
-    /// The same, with open files that a program inherits.
+    /// Files of a mount, with open files that a program inherits.
     pub(crate) fn inherit(self, inherited: Option<Inherited>) -> Files {
         Files { inherited, ..self }
     }
 
-    /// The same, for a session that may have begun with an earlier server.
+    /// Files of a mount, for a session that may have started with an earlier server.
     pub(crate) fn keep(self, generations: &OwnedFd) -> io::Result<Files> {
         let space = self.image.fs().enter().and_then(|thread| thread.space());
         let number_max = space.map_err(io::Error::other)?.inodes;
@@ -172,8 +172,8 @@ impl Files {
         let _ = self.outdated.set(Box::new(report));
     }
 
-    /// Sets the function that has the kernel list a directory anew, without waiting for it.
-    pub(crate) fn list_anew_by(&self, report: impl Fn(u64) + Send + Sync + 'static) {
+    /// Sets the function that has the kernel list a directory again, without waiting for it.
+    pub(crate) fn list_again_by(&self, report: impl Fn(u64) + Send + Sync + 'static) {
         let _ = self.list_anew.set(Box::new(report));
     }
 

@@ -2,7 +2,7 @@
 //! number.
 //!
 //! A request names a file by its number alone. A file that was removed while open ends with the
-//! server, and its number may be given to another file. The generation tells them apart.
+//! server, and its number may be given to another file. The generation distinguishes them.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

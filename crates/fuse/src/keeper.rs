@@ -44,9 +44,9 @@ struct Session {
     capabilities: AtomicU64,
     /// The requests that the last server has answered.
     answered: AtomicU64,
-    /// The epoch of the image under the last server that told it.
+    /// The epoch of the image under the last server that reported it.
     epoch: AtomicU32,
-    /// Servers since then that died before they told theirs.
+    /// Servers since then that died before they reported theirs.
     silent: AtomicU32,
 }
 

@@ -26,7 +26,7 @@ const WAITING_MAX: usize = 1024;
 const INTERRUPTS_KEPT: usize = 256;
 /// Stack of a waiting thread.
 const STACK_BYTES: usize = 256 << 10;
-/// Times between two attempts. The kernel does not tell when a lease ends.
+/// Times between two attempts. The kernel does not report when a lease ends.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_LAST: Duration = Duration::from_millis(16);
 

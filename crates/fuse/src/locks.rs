@@ -341,9 +341,9 @@ impl Locks {
     }
 
     /// EDEADLK if the owners of byte ranges on this mount wait for each other in a cycle that ends
-    /// with this request. Each link is looked up anew, because a wait may be over before its thread
-    /// knows. No lock of the mount changes meanwhile. (The protocol does not tell whether an owner
-    /// is a description, for which Linux does not look.)
+    /// with this request. Each link is looked up again, because a wait may be over before its
+    /// thread knows. No lock of the mount changes meanwhile. (The protocol does not show whether an
+    /// owner is a description, for which Linux does not look.)
     fn check_deadlock(&self, files: &Files, waiting: &Waiting, request: &LockRequest) -> Result<()> {
         if request.owner.is_flock {
             return Ok(());

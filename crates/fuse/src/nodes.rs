@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A power of two, larger than the number of threads to avoid contention.
 const SHARDS: usize = 64;
 
-/// When the kernel shall list a directory anew: this many of its files, and this share of them,
+/// When the kernel shall list a directory again: this many of its files, and this share of them,
 /// have attributes that the kernel must request again. A listing has the attributes of all files.
 const OUTDATED_LEAST: u32 = 4;
 const OUTDATED_SHARE: u32 = 16;
@@ -36,10 +36,10 @@ impl KnownNode {
     }
 }
 
-/// Of a directory: the listing with attributes that the kernel has cached.
+/// For a directory: the listing with attributes that the kernel has cached.
 #[derive(Clone, Copy, Default)]
 struct Listing {
-    /// Files in it. Zero: the kernel will list the directory anew, as far as the server knows.
+    /// Files in it. Zero: the kernel will list the directory again, as far as the server knows.
     files: u32,
     /// Those whose attributes the kernel must request again.
     outdated: u32,
@@ -90,7 +90,7 @@ impl Nodes {
     }
 
     /// Notes that the kernel must request the attributes of a file again. Returns the directory
-    /// that it should rather list anew, if there is one.
+    /// that it should rather list again, if there is one.
     pub(crate) fn outdate(&self, number: u64) -> Option<u64> {
         let directory = std::mem::take(&mut self.shard(number).get_mut(&number)?.listed_in);
         let mut shard = self.shard(directory);

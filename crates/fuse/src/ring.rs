@@ -6,7 +6,7 @@
 //!
 //! Invariants
 //! - A ring is used by one thread: the one that enables it.
-//! - The kernel is told that its requests may come through rings when all of them are enabled. It
+//! - The kernel learns that its requests may come through rings when all of them are enabled. It
 //!   then lets programs wait until each queue has an entry, so a ring that is missing would be the
 //!   end of the mount.
 //! - An entry belongs either to the kernel or to the thread. The kernel has it from the submission

@@ -125,7 +125,7 @@ impl Server {
             // content alone, so no page is waited for; and the request holds the file, so the
             // kernel is not evicting it.
             files.report_outdated_by(connection.invalidator());
-            files.list_anew_by(connection.lister().lists());
+            files.list_again_by(connection.lister().lists());
         } else {
             adapter.drop_pages_by(connection.page_dropper());
         }

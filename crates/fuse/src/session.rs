@@ -209,7 +209,7 @@ impl Connection {
         })
     }
 
-    /// What has the kernel list directories anew.
+    /// What has the kernel list directories again.
     pub(crate) fn lister(&self) -> Lister {
         Lister(self.channel.clone())
     }
@@ -262,7 +262,7 @@ fn start_dropping(channel: Channel) -> Option<mpsc::Sender<DroppedPages>> {
     started.is_ok().then_some(queue)
 }
 
-/// Has the kernel list directories anew.
+/// Has the kernel list directories again.
 ///
 /// The notification waits for pages of the cached listing. A program may have such a page and wait
 /// for another request meanwhile, if it lists into memory that is a file of this mount. So no

@@ -1,4 +1,4 @@
-//! Listings that the kernel makes anew, because it must request the attributes of files anyway.
+//! Listings that the kernel makes again, because it must request the attributes of files anyway.
 
 mod common;
 
@@ -132,7 +132,7 @@ fn a_directory_is_listed_into_its_own_files() {
     list(&mounted.mount);
     let targets = open_targets(&mounted.mount);
     // The kernel holds a page of the cached listing while it reads the page that it writes to. With
-    // the fourth such read the server wants the listing to be made anew.
+    // the fourth such read the server wants the listing to be made again.
     use_until_a_new_listing(&mounted, &mounted.mount.clone(), || {
         in_other_process(TEST, &mounted.mount);
         targets.iter().for_each(|file| fadvise(file, 0, None, Advice::DontNeed).unwrap());

@@ -585,7 +585,7 @@ fn a_mount_can_be_made_read_only_and_writable_again() {
 
 #[test]
 fn access_times_follow_the_mount_options() {
-    if !can_mount("access_times_move_as_the_mount_was_told") {
+    if !can_mount("access_times_follow_the_mount_options") {
         return;
     }
     for (options, expected) in [

@@ -16,7 +16,7 @@ const READY: &str = "the mount answers";
 
 /// Not a test, but the process that the test starts.
 #[test]
-fn serves_if_told_to() {
+fn serves_on_request() {
     let (Ok(image), Ok(point)) = (std::env::var(IMAGE), std::env::var(POINT)) else { return };
     let options = fuse::MountOptions::parse("threads=6").unwrap();
     let served = fuse::serve(Path::new(&image), Path::new(&point), &options, |_| println!("{READY}"));
@@ -56,7 +56,7 @@ fn a_mount_that_cannot_start_all_threads_serves_with_fewer_or_ends() {
     for most in 0..8 {
         let mut server = Command::new(std::env::current_exe().unwrap());
         // With one thread the tests run in the first one.
-        server.args(["--exact", "serves_if_told_to", "--nocapture", "--test-threads=1"]);
+        server.args(["--exact", "serves_on_request", "--nocapture", "--test-threads=1"]);
         server.env(IMAGE, &mounted.image).env(POINT, &mounted.mount).env("LD_PRELOAD", &hook);
         let mut server = server.env("THREADS_MOST", most.to_string()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);

@@ -35,7 +35,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// The library that is loaded into programs.
 static PRELOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libdirectfs_preload.so"));
 
-/// The same as a program that loads others.
+/// The preload library as a program that loads others.
 static LOADER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/directfs-loader"));
 
 /// Identifies the content of both.
@@ -118,7 +118,7 @@ impl Cache {
 
     /// The directory for patched code that processes share, if there can be one. The first launch
     /// of this version since the machine's boot creates it, and removes those of earlier boots. If
-    /// the library has left the kernel's cache, that code has as well, and programs write it anew.
+    /// the library has left the kernel's cache, that code has as well, and programs write it again.
     pub fn text_directory(&self) -> Option<PathBuf> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let boot = format!("text-{:016x}-", table::fingerprint(boot.trim().as_bytes()));
@@ -255,7 +255,7 @@ fn outside(uid_map: &str, user: u32) -> Option<u32> {
 ///
 /// What is written by one call from memory that is present, the kernel's cache holds in large
 /// pages, of which a fault of a program maps several at once. What the kernel reads it holds in
-/// small ones. So a file that had left the cache is written anew.
+/// small ones. So a file that had left the cache is written again.
 fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result<bool> {
     let path = directory.path().as_os_str().as_encoded_bytes();
     if path.iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
@@ -472,7 +472,7 @@ mod tests {
 
     /// What the kernel reads lies in small pages.
     #[test]
-    fn code_that_has_left_the_kernels_cache_is_written_anew() {
+    fn code_that_has_left_the_kernels_cache_is_written_again() {
         use rustix::fs::{Advice, fadvise};
         let directory = tempfile::tempdir().unwrap();
         let shared = || {

@@ -25,7 +25,7 @@ pub enum LaunchError {
     /// No directory for the library and its tables.
     #[error("no directory for the preload library is safe and permits code to run:\n{0}")]
     NoCache(Refused),
-    /// Files of the user cannot be told from those of others.
+    /// Files of the user cannot be distinguished from those of others.
     #[error(
         "user {0} is not mapped into this user namespace, so its files cannot be told from those of other users; map it (unshare --map-current-user)"
     )]

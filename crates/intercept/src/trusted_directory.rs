@@ -293,7 +293,7 @@ mod tests {
         (directory, path)
     }
 
-    /// The same for tests that give files to another user.
+    /// `scratch` for tests that give files to another user.
     fn scratch_of_root() -> Option<(tempfile::TempDir, PathBuf)> {
         if effective_user() != 0 {
             eprintln!("\n*** SKIPPED: only root can give files to another user ***\n");

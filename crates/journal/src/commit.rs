@@ -2,7 +2,7 @@
 
 use crate::chunk::ChunkBuilder;
 use crate::disk::{Disk, DiskError};
-use crate::is_planted;
+use crate::is_injected;
 use crate::log::{Journal, JournalError, State, StateStore};
 use core::ops::ControlFlow;
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, MarkedPage, Memory, Pm, Region, Tracking};
@@ -54,7 +54,7 @@ impl<D: Disk> Journal<D> {
             self.checkpoint(store, buffer)?;
         }
         let begin = store.load();
-        if !is_planted!(DrainedForgotten) {
+        if !is_injected!(DrainedForgotten) {
             tracking.restore_pending();
         }
         for _ in 0..ATTEMPTS {
@@ -156,15 +156,15 @@ impl<D: Disk> Writer<'_, D> {
         if self.lines == 0 {
             return Ok(Committed { lines: 0, bytes: 0 });
         }
-        if is_planted!(ForgottenBeforeWritten) {
+        if is_injected!(ForgottenBeforeWritten) {
             tracking.clear_pending();
         }
         self.write_chunk(true)?;
         self.end.sequence += 1;
-        if is_planted!(EndMovedBeforeFlush) {
+        if is_injected!(EndMovedBeforeFlush) {
             store.store(&self.end);
         }
-        if !is_planted!(CommitNotFlushed) {
+        if !is_injected!(CommitNotFlushed) {
             self.journal.disk.flush()?;
         }
         let bytes = self.end.used_bytes - store.load().used_bytes;

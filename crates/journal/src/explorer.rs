@@ -57,7 +57,7 @@ impl StateStore for Noted<'_> {
     }
 }
 
-/// A disk that records its calls, and fails the ones that it is told to.
+/// A disk that records its calls, and fails those that a test chooses.
 #[derive(Default)]
 pub(crate) struct SimulatedDisk {
     pub(crate) bytes: RefCell<Vec<u8>>,
@@ -244,11 +244,11 @@ fn crash(durable: &[u8], pending: &[(u64, Vec<u8>)], random: &mut Random) -> Vec
     bytes
 }
 
-/// Takes a crash state, the commits begun and acknowledged before it, and the generator. `false`: a
-/// violation.
+/// Takes a crash state, the commits started and acknowledged before it, and the generator. `false`:
+/// a violation.
 type Examine<'e> = &'e mut dyn FnMut(Vec<u8>, usize, usize, &mut Random) -> bool;
 
-/// Passes states of each point of a recorded sequence to `each`, with the commits begun and
+/// Passes states of each point of a recorded sequence to `each`, with the commits started and
 /// acknowledged before it. Stops at the first `false`.
 fn explore(initial: Vec<u8>, events: &[Event], states: usize, random: &mut Random, each: Examine<'_>) -> bool {
     let (mut durable, mut pending) = (initial, Vec::new());
@@ -320,7 +320,7 @@ pub fn examine(seed: u64, failures: bool) -> Option<u64> {
 struct Moment {
     disk: Vec<u8>,
     stored: State,
-    /// Commits begun and acknowledged.
+    /// Commits started and acknowledged.
     began: usize,
     acknowledged: usize,
 }

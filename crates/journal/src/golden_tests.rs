@@ -93,7 +93,7 @@ fn a_journal_written_by_the_format_is_recovered() {
     bytes.extend(header(7, 30, 0));
     let first = chunk(41, 0x1234_5678, &[(0, &[[1; 64]; 3]), (1000, &[[2; 64]])]);
     let second = chunk(42, checksum_of(&first), &[(1, &[[3; 64]])]);
-    // Of an earlier lap: its number is not the expected one.
+    // The chunk is of an earlier lap: its number is not the expected one.
     let stale = chunk(44, checksum_of(&second), &[(5, &[[4; 64]])]);
     bytes.extend([first, second, stale].concat());
     bytes.resize(LOG_START + LOG_BYTES as usize, 0);

@@ -33,9 +33,9 @@ pub mod explorer;
 #[cfg(test)]
 mod golden_tests;
 mod header;
-mod log;
 #[cfg(test)]
-mod planted;
+mod injected;
+mod log;
 #[cfg(test)]
 mod tests;
 
@@ -45,17 +45,17 @@ pub use disk::{Disk, DiskError};
 pub use header::{FORMAT_VERSION, HeaderError};
 pub use log::{Journal, JournalError, Recovered, State, StateStore};
 
-/// Whether a test planted this defect.
+/// Whether a test injected this defect.
 #[cfg(not(test))]
-macro_rules! is_planted {
+macro_rules! is_injected {
     ($defect:ident) => {
         false
     };
 }
 #[cfg(test)]
-macro_rules! is_planted {
+macro_rules! is_injected {
     ($defect:ident) => {
-        crate::planted::is_planted(crate::planted::Defect::$defect)
+        crate::injected::is_injected(crate::injected::Defect::$defect)
     };
 }
-pub(crate) use is_planted;
+pub(crate) use is_injected;

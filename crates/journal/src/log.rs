@@ -3,7 +3,7 @@
 use crate::chunk::{CHUNK_BYTES_MIN, ChunkHeader};
 use crate::disk::{Disk, DiskError};
 use crate::header::{Header, HeaderError};
-use crate::is_planted;
+use crate::is_injected;
 use pmem::{BLOCK_BYTES, BadOffset};
 
 /// Zeros that are written at once.
@@ -246,7 +246,7 @@ impl<D: Disk> Journal<D> {
         while let Some(header) = self.read_chunk(&next, buffer)? {
             next.used_bytes += header.bytes as u64;
             next.chain = header.checksum;
-            if header.is_last || is_planted!(PartialCommitsCount) {
+            if header.is_last || is_injected!(PartialCommitsCount) {
                 next.sequence += 1;
                 store.store(&next);
                 recovered.commits += 1;
@@ -308,7 +308,7 @@ impl<D: Disk> Journal<D> {
         let length = self.disk.read(place, start)?;
         let Some(header) = ChunkHeader::decode(&buffer[..length]) else { return Ok(None) };
         let continues = header.sequence == at.sequence;
-        if !continues || header.chain != at.chain && !is_planted!(ChainIgnored) {
+        if !continues || header.chain != at.chain && !is_injected!(ChainIgnored) {
             return Ok(None);
         }
         // Not the end of the log: what follows may have been acknowledged.
@@ -317,19 +317,19 @@ impl<D: Disk> Journal<D> {
         }
         let chunk = &mut buffer[..header.bytes as usize];
         let length = self.disk.read(place, chunk)?;
-        let is_whole = length == chunk.len() && header.verifies(chunk) || is_planted!(ChecksumIgnored);
+        let is_whole = length == chunk.len() && header.verifies(chunk) || is_injected!(ChecksumIgnored);
         Ok(is_whole.then_some(header))
     }
 
     /// Writes all commits of the log to their places in the image, and trims the log.
     pub fn checkpoint(&self, store: &dyn StateStore, buffer: &mut [u8]) -> Result<(), JournalError> {
         let state = store.load();
-        if is_planted!(TrimBeforeApply) && !state.needs_trim {
+        if is_injected!(TrimBeforeApply) && !state.needs_trim {
             self.trim(&core::cell::Cell::new(state))?;
         }
         // After a failed trim the header may say that the log is empty. Applying the log once more
         // would then leave older lines in the image for a moment.
-        if !state.needs_trim || is_planted!(AppliedAfterTrim) {
+        if !state.needs_trim || is_injected!(AppliedAfterTrim) {
             self.apply(&state, buffer)?;
         }
         self.trim(store)
@@ -344,7 +344,7 @@ impl<D: Disk> Journal<D> {
                 return Err(DiskError::LOST.into());
             };
             let chunk = &buffer[..header.bytes as usize];
-            let mut skipped = is_planted!(FirstRunSkipped);
+            let mut skipped = is_injected!(FirstRunSkipped);
             let applied = header.runs(chunk, self.image_bytes, |offset, bytes| {
                 if core::mem::take(&mut skipped) { Ok(()) } else { self.disk.write(offset, bytes) }
             });
@@ -353,16 +353,16 @@ impl<D: Disk> Journal<D> {
             at.chain = header.checksum;
             at.sequence += u64::from(header.is_last);
         }
-        if !is_planted!(ImageNotFlushed) {
+        if !is_injected!(ImageNotFlushed) {
             self.disk.flush()?;
         }
         Ok(())
     }
 
-    /// Writes a header that says: the log begins anew. The image holds all commits.
+    /// Writes a header that says: the log begins again. The image holds all commits.
     fn trim(&self, store: &dyn StateStore) -> Result<(), JournalError> {
         let mut state = store.load();
-        state.needs_trim = !is_planted!(FailedTrimForgotten);
+        state.needs_trim = !is_injected!(FailedTrimForgotten);
         // Before the header: a process that dies in between must not leave a log that the next one
         // continues.
         store.store(&state);
@@ -376,7 +376,7 @@ impl<D: Disk> Journal<D> {
             chain: state.chain,
         };
         self.disk.write(self.header_at(generation % 2), &header.encode())?;
-        if !is_planted!(HeaderNotFlushed) {
+        if !is_injected!(HeaderNotFlushed) {
             self.disk.flush()?;
         }
         store.store(&State {

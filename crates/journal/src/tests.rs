@@ -4,7 +4,7 @@
 use crate::explorer::{
     Event, IMAGE_BYTES, LOG_BYTES, Random, SimulatedDisk, UUID, World, examine, examine_deaths, recover,
 };
-use crate::planted::{DEFECTS, plant};
+use crate::injected::{DEFECTS, inject};
 use crate::{CHUNK_BYTES_MIN, HeaderError, Journal, JournalError};
 use std::cell::Cell;
 
@@ -39,17 +39,17 @@ fn a_process_that_dies_at_any_step_leaves_a_state_that_fits_its_disk_and_no_olde
 }
 
 #[test]
-fn each_planted_defect_is_found() {
+fn each_injected_defect_is_found() {
     let missed: Vec<_> = DEFECTS
         .iter()
         .filter(|&&defect| {
-            plant(Some(defect));
+            inject(Some(defect));
             // A defect may also end in a panic or an error.
             let found = (1..=60).any(|seed| {
                 let holds = |failures| std::panic::catch_unwind(|| examine(seed, failures).is_some()).unwrap_or(false);
                 !holds(false) || !holds(true)
             });
-            plant(None);
+            inject(None);
             !found
         })
         .collect();

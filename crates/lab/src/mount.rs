@@ -1,7 +1,7 @@
 //! A lab system as a FUSE mount, for arbitrary programs and the POSIX tests.
 //!
 //! The kernel calls by inode, so only the part of the VFS layer below path walk is used. Its caches
-//! are behind the kernel's, which are told to keep nothing. Not supported: extended attributes and
+//! are behind the kernel's, which keep nothing. Not supported: extended attributes and
 //! access lists, O_TMPFILE, fallocate, holes in lseek.
 
 use crate::error::{Error, Result};

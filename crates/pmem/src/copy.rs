@@ -25,9 +25,9 @@ use crate::processor::{self, FAST_STRINGS, INTEL};
 /// and 304. Below 256 bytes the gain is smaller than the miss of the next reader: `clwb` leaves the
 /// bytes cached, streaming does not.
 pub(crate) const STREAM_BYTES_MIN: usize = 256;
-/// The same for a range that begins or ends inside a line: each edge costs an additional fetch and
-/// flush. Cold, store and flush against streaming: 262 and 300 ns for 256 bytes, 277 and 310 for
-/// 384, 299 and 261 for 512, 1419 and 527 for 4096.
+/// `STREAM_BYTES_MIN` for a range that begins or ends inside a line: each edge costs an additional
+/// fetch and flush. Cold, store and flush against streaming: 262 and 300 ns for 256 bytes, 277 and
+/// 310 for 384, 299 and 261 for 512, 1419 and 527 for 4096.
 pub(crate) const STREAM_BYTES_MIN_WITH_EDGES: usize = 512;
 /// Bytes from which the processor's string copy beats a loop of 16-byte loads: at 512 bytes 19 ns
 /// against 12, at 1024 equal at 21, at 4096 39 against 76. With this threshold a cached load takes
@@ -321,11 +321,11 @@ pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
     unsafe { load(from, into, METADATA) };
 }
 
-/// As [`load_bytes`], of content. Returns whether the bytes were there: false if the
-/// memory has an error.
+/// [`load_bytes`] of content. Returns whether the bytes were there: false if the memory has an
+/// error.
 ///
 /// # Safety
-/// As [`load_bytes`].
+/// See [`load_bytes`].
 #[inline]
 pub(crate) unsafe fn load_content(from: *const u8, into: &mut [u8], kind: ContentLoad) -> bool {
     // SAFETY: by contract.
@@ -333,7 +333,7 @@ pub(crate) unsafe fn load_content(from: *const u8, into: &mut [u8], kind: Conten
 }
 
 /// # Safety
-/// As [`load_bytes`].
+/// See [`load_bytes`].
 #[inline(always)]
 unsafe fn load(from: *const u8, into: &mut [u8], what: u32) -> u32 {
     let length = into.len();
@@ -379,7 +379,7 @@ pub(crate) unsafe fn equal(at: *const u8, bytes: &[u8]) -> bool {
 /// The fastest copy for memory that needs no flush.
 ///
 /// # Safety
-/// As [`stream`].
+/// See [`stream`].
 #[inline]
 pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
     if is_long_on_intel(length) {
@@ -434,7 +434,7 @@ fn split_at_lines(to: *mut u8, length: usize) -> (usize, usize, usize) {
 /// before all later ones, so the caller needs none.
 ///
 /// # Safety
-/// As [`stream`].
+/// See [`stream`].
 pub(crate) unsafe fn store_past_cache(to: *mut u8, from: *const u8, length: usize) {
     let (head, lines, tail) = split_at_lines(to, length);
     // SAFETY: as in `stream_by`.
@@ -466,7 +466,7 @@ pub(crate) unsafe fn stream(to: *mut u8, from: *const u8, length: usize) {
 }
 
 /// # Safety
-/// As [`stream`].
+/// See [`stream`].
 pub(crate) unsafe fn store_and_flush(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: by contract.
     unsafe {
@@ -478,7 +478,7 @@ pub(crate) unsafe fn store_and_flush(to: *mut u8, from: *const u8, length: usize
 /// Stores whole lines past the cache, and the edges through the cache with a flush.
 ///
 /// # Safety
-/// As [`stream`], and the processor has `kind`.
+/// The caller vouches for what [`stream`] needs, and the processor has `kind`.
 pub(crate) unsafe fn stream_by(kind: StreamKind, to: *mut u8, from: *const u8, length: usize) {
     let (head, lines, tail) = split_at_lines(to, length);
     // SAFETY: head, lines and tail partition the range; the lines start at a multiple of their
@@ -538,7 +538,8 @@ unsafe fn stream_lines_sse2(to: *mut u8, from: *const u8, lines: usize) {
 }
 
 /// # Safety
-/// As [`stream_lines_sse2`], and the processor and the kernel have AVX-512.
+/// The caller vouches for what [`stream_lines_sse2`] needs, and the processor and the kernel have
+/// AVX-512.
 #[cfg(feature = "std")]
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_lines_avx512(to: *mut u8, from: *const u8, lines: usize) {
@@ -557,7 +558,7 @@ unsafe fn stream_lines_avx512(to: *mut u8, from: *const u8, lines: usize) {
 }
 
 /// # Safety
-/// As [`stream_lines_sse2`], and the processor has `movdir64b`.
+/// The caller vouches for what [`stream_lines_sse2`] needs, and the processor has `movdir64b`.
 unsafe fn stream_lines_movdir64b(to: *mut u8, from: *const u8, lines: usize) {
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {
         // SAFETY: this line lies within both ranges. The destination, whose address is in the first

@@ -156,7 +156,7 @@ impl<'log> CrashImage<'log> {
         self.position
     }
 
-    /// The marks passed so far, with their threads: which operations have begun and which have
+    /// The marks passed so far, with their threads: which operations have started and which have
     /// returned.
     pub fn marks(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.log[..self.position].iter().filter_map(|recorded| match recorded.event {
@@ -248,7 +248,7 @@ impl<'log> CrashImage<'log> {
             let mut after = before;
             after[within..within + piece.len()].copy_from_slice(piece);
             self.tick += 1;
-            // The same value again is not a state of its own.
+            // Storing a value again is not a state of its own.
             if after != before {
                 let line = self.lines.entry(word / LINE_WORDS).or_default();
                 line.words[(word % LINE_WORDS) as usize].push(Value { tick: self.tick, bytes: after });

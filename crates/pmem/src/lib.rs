@@ -20,7 +20,7 @@
 //! | it names a record that certifies itself | [`Sealed`], from a flushed record | [`Region::commit`] |
 //! | it is part of a record that certifies itself | a [`Checksummed`] record | [`Region::commit_record`] |
 //! | no crash state reaches it | [`Unreachable`], from an allocation | [`Region::commit_unreachable`] |
-//! | recovery stores it anew | a [`Recomputed`] word | [`Region::commit_recomputed`] |
+//! | recovery stores it again | a [`Recomputed`] word | [`Region::commit_recomputed`] |
 //!
 //! In the last three the evidence leads to the word, so it cannot serve for another one. A store
 //! that shows nothing needs no evidence ([`Region::retract`]).

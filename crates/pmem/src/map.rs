@@ -236,7 +236,7 @@ impl Mapping {
         Mapping::of_beginning(file, path, access, u64::MAX)
     }
 
-    /// As [`Mapping::from_file`], but maps at most the first `length_max` bytes of a regular file.
+    /// [`Mapping::from_file`], but maps at most the first `length_max` bytes of a regular file.
     pub fn of_beginning(
         file: File,
         path: impl AsRef<Path>,
@@ -442,7 +442,7 @@ impl Mapping {
         self.has_lost_pages() || self.file.as_ref().is_some_and(is_shorter)
     }
 
-    /// As [`is_truncated`](Mapping::is_truncated), without reading the file's length: one load.
+    /// [`is_truncated`](Mapping::is_truncated) without reading the file's length: one load.
     pub fn has_lost_pages(&self) -> bool {
         self.loss().is_some()
     }
@@ -497,7 +497,7 @@ impl Mapping {
         unsafe { libc::madvise(address, length, crate::MADV_COLLAPSE) == 0 }
     }
 
-    /// As [`populate_write`](Mapping::populate_write), with huge pages where possible: an untouched
+    /// [`populate_write`](Mapping::populate_write), with huge pages where possible: an untouched
     /// huge page is then huge from the start.
     pub fn populate_huge(&self, range: Range<u64>) -> io::Result<()> {
         let whole = range.start.next_multiple_of(HUGE_PAGE_BYTES)..range.end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;

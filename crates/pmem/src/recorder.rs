@@ -94,7 +94,7 @@ impl std::fmt::Debug for Bytes {
 /// With several threads the log is one possible order of the events, and errs towards losing more.
 /// A store is logged after it is in place, a flush before it is issued, a fence after it completed.
 /// So everything flushed according to the log was flushed, and everything durable according to the
-/// log was durable. The log cannot tell which of two *racing* stores to the same word came last.
+/// log was durable. The log cannot know which of two *racing* stores to the same word came last.
 /// Commit words have no such races: a bucket, a slot or an inode has one writer at a time.
 ///
 /// Stores that bypass the region (a program's own mapping, the kernel reading into it) are not

@@ -80,8 +80,8 @@ impl<M: Memory> Region<M> {
         Region { base, length: AtomicU64::new(length), reach: length, size, memory, flushes, tracking, residency }
     }
 
-    /// The same region, which may grow to `reach` bytes once it [follows](Region::following) a
-    /// size. Until then bytes behind its length are not accessed.
+    /// This region, which may grow to `reach` bytes once it [follows](Region::following) a size.
+    /// Until then bytes behind its length are not accessed.
     ///
     /// # Safety
     /// `base .. base + reach` stays mapped for as long as the region lives.
@@ -90,7 +90,7 @@ impl<M: Memory> Region<M> {
         self
     }
 
-    /// The same region, whose size is in a word that processes share: bytes, and in the bits of the
+    /// This region, whose size is in a word that processes share: bytes, and in the bits of the
     /// remainder by [`BLOCK_BYTES`] what the region ignores. When an offset behind the known length
     /// comes, the region looks at the word.
     ///
@@ -107,24 +107,24 @@ impl<M: Memory> Region<M> {
         self.reach
     }
 
-    /// The same region for memory where a flush adds no safety: its pages survive, with the bytes
-    /// that the caches hold. Nothing is flushed or streamed then. A fence keeps the order of
-    /// stores, which is all that a process death can observe. The memory hooks are called as usual.
+    /// This region for memory where a flush adds no safety: its pages survive, with the bytes that
+    /// the caches hold. Nothing is flushed or streamed then. A fence keeps the order of stores,
+    /// which is all that a process death can observe. The memory hooks are called as usual.
     pub fn without_flushes(mut self) -> Self {
         self.flushes = false;
         self
     }
 
-    /// The same region, whose flushed lines are marked in a tracking area: see [`Tracking`]. The
-    /// area must belong to a region that reaches at least as far.
+    /// This region, whose flushed lines are marked in a tracking area: see [`Tracking`]. The area
+    /// must belong to a region that reaches at least as far.
     pub fn tracked(self, tracking: Tracking) -> Result<Self, BadOffset> {
         let region = self.trackable(tracking)?;
         tracking.set_active(true);
         Ok(region)
     }
 
-    /// As [`Region::tracked`], but lines are marked only while the area is active. Until then it
-    /// costs a load per flush and fence.
+    /// [`Region::tracked`], but lines are marked only while the area is active. Until then it costs
+    /// a load per flush and fence.
     pub fn trackable(mut self, tracking: Tracking) -> Result<Self, BadOffset> {
         tracking.covers(self.reach)?;
         self.tracking = Some(tracking);
@@ -141,8 +141,8 @@ impl<M: Memory> Region<M> {
         self.tracking.as_ref()
     }
 
-    /// The same region, of whose pages only some are in the memory: see [`Residency`], which must
-    /// have bits for a region that reaches at least as far.
+    /// This region, of whose pages only some are in the memory: see [`Residency`], which must have
+    /// bits for a region that reaches at least as far.
     pub fn partly_resident(mut self, residency: Residency) -> Result<Self, BadOffset> {
         residency.covers(self.reach)?;
         self.residency = Some(residency);
@@ -183,8 +183,8 @@ impl<M: Memory> Region<M> {
         }
     }
 
-    /// As [`Region::read_bytes`], also where pages are not resident: those bytes come from the
-    /// disk. Returns whether there were any.
+    /// [`Region::read_bytes`], also where pages are not resident: those bytes come from the disk.
+    /// Returns whether there were any.
     #[inline(always)]
     pub fn read_through(&self, offset: u64, into: &mut [u8]) -> Result<bool, LoadError> {
         match &self.residency {
@@ -218,8 +218,8 @@ impl<M: Memory> Region<M> {
         Ok(from_disk)
     }
 
-    /// As [`Region::read_bytes`], of content of a file: where the memory has an error, that is an
-    /// error of this read alone.
+    /// [`Region::read_bytes`] of content of a file: where the memory has an error, that is an error
+    /// of this read alone.
     #[inline(always)]
     fn read_content(&self, offset: u64, into: &mut [u8]) -> Result<(), LoadError> {
         let length = into.len() as u64;
@@ -252,8 +252,7 @@ impl<M: Memory> Region<M> {
         }
     }
 
-    /// As [`Region::stream_within`], of content, also where the pages of the source are not
-    /// resident.
+    /// [`Region::stream_within`] of content, also where the pages of the source are not resident.
     #[inline(always)]
     pub fn stream_through(&self, from: u64, to: u64, length: u64) -> Result<Flushed, LoadError> {
         match &self.residency {
@@ -313,7 +312,7 @@ impl<M: Memory> Region<M> {
         offset <= now && length <= now - offset || self.contains_after_growth(offset, length)
     }
 
-    /// The same after a look at the present size.
+    /// `contains` after a look at the present size.
     #[cold]
     #[inline(never)]
     fn contains_after_growth(&self, offset: u64, length: u64) -> bool {
@@ -403,7 +402,7 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 4 }
     }
 
-    /// As [`set64`](Self::set64), if the field still is `old`.
+    /// [`set64`](Self::set64), if the field still is `old`.
     #[inline]
     pub fn exchange64(&self, cell: &Cell64, old: u64, new: u64) -> Option<Dirty> {
         let offset = self.offset_of(cell);
@@ -432,7 +431,7 @@ impl<M: Memory> Region<M> {
         self.store_commit(cell, value)
     }
 
-    /// As [`commit`](Self::commit), if the word still is `old`.
+    /// [`commit`](Self::commit), if the word still is `old`.
     #[inline]
     pub fn commit_if(&self, cell: &Commit64, old: u64, value: u64, _proof: impl Proof) -> Option<Dirty> {
         self.exchange_commit(cell, old, value)
@@ -462,7 +461,7 @@ impl<M: Memory> Region<M> {
         self.store_commit(word(record), value)
     }
 
-    /// Stores a word that recovery stores anew.
+    /// Stores a word that recovery stores again.
     #[inline(always)]
     pub fn commit_recomputed(&self, recomputed: &impl Recomputed, value: u64) -> Dirty {
         self.store_commit(recomputed.word(), value)
@@ -542,8 +541,8 @@ impl<M: Memory> Region<M> {
         Flushed(())
     }
 
-    /// As [`Region::flush_range`], for the pages of a range that are resident: nothing was stored
-    /// to others.
+    /// [`Region::flush_range`] for the pages of a range that are resident: nothing was stored to
+    /// others.
     pub fn flush_resident(&self, offset: u64, length: u64) -> Flushed {
         let mut flushed = Flushed(());
         match &self.residency {
@@ -666,8 +665,8 @@ impl<M: Memory> Region<M> {
         Ok(Flushed(()))
     }
 
-    /// The same through a buffer: the memory hooks must see exactly the bytes stored, even if the
-    /// source changes concurrently.
+    /// `stream_within` through a buffer: the memory hooks must see exactly the bytes stored, even
+    /// if the source changes concurrently.
     fn stream_within_watched(&self, from: u64, to: u64, length: u64) -> Result<Flushed, BadOffset> {
         let mut buffer = [0u8; 512];
         let mut flushed = Flushed(());
@@ -717,7 +716,7 @@ impl<M: Memory> Region<M> {
         });
     }
 
-    /// The same for a line that is about to be changed, see [`prefetch_for_write`].
+    /// `prefetch` for a line that is about to be changed, see [`prefetch_for_write`].
     #[inline(always)]
     pub fn prefetch_for_write(&self, offset: u64) {
         self.prefetch_by(offset, prefetch_line);

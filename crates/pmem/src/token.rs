@@ -161,7 +161,7 @@ pub trait Allocation {
 /// ([`Region::commit_unreachable`](crate::Region::commit_unreachable)); the commit that makes it
 /// reachable does.
 ///
-/// A reference to a structure does not tell whether it is reachable:
+/// A reference to a structure does not show whether it is reachable:
 ///
 /// ```compile_fail,E0308
 /// # use pmem::*;
@@ -214,8 +214,8 @@ impl<T> Deref for Unreachable<'_, T> {
     }
 }
 
-/// A word that recovery stores anew, whatever a crash left in it, from something that is durable or
-/// certifies itself. So a store to it needs no order. The implementation names the place in
+/// A word that recovery stores again, whatever a crash left in it, from something that is durable
+/// or certifies itself. So a store to it needs no order. The implementation names the place in
 /// recovery, and its constructors demand what recovery computes the word from.
 pub trait Recomputed {
     /// The word.

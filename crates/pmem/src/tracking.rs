@@ -141,8 +141,8 @@ impl Tracking {
         Tracking { header: base.cast(), area: base, region_bytes, sleeping }
     }
 
-    /// The same with a header elsewhere: each store to the region reads it, so it had best lie with
-    /// what every process touches.
+    /// A tracking area with its header elsewhere: each store to the region reads it, so it had best
+    /// lie with what every process touches.
     ///
     /// # Safety
     /// A page at `header` is mapped, readable and writable for as long as the view and every region
@@ -306,7 +306,7 @@ impl Tracking {
                 return;
             }
         }
-        // The process that raised it is stopped or dead: go on, and let its commit start anew.
+        // The process that raised it is stopped or dead: go on, and let its commit start again.
         if header.cut.compare_exchange(seen, seen.wrapping_add(1), AcqRel, Relaxed).is_ok() {
             (self.sleeping.wake)(&header.cut);
         }
@@ -324,7 +324,7 @@ impl Tracking {
         let cut = &self.header().cut;
         let mut before = cut.load(Acquire);
         loop {
-            // A count of its own, so that a cancelled cut is told from this one.
+            // A count of its own, so that a cancelled cut is distinguished from this one.
             let up = before.wrapping_add(2) | UP;
             match cut.compare_exchange(before, up, SeqCst, Acquire) {
                 Ok(_) => return RaisedCut { up },
@@ -384,7 +384,7 @@ impl Tracking {
         found
     }
 
-    /// Marks anew what an earlier commit drained and did not complete, whether it failed or died.
+    /// Marks again what an earlier commit drained and did not complete, whether it failed or died.
     pub fn restore_pending(&self) {
         let (marked, pending) = (self.marked(), self.pending());
         let [pages, groups, tops] = levels(self.region_bytes);

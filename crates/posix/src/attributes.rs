@@ -184,7 +184,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.check_protection(file, want)
     }
 
-    /// The same for a file without a reference. `None`: an access list decides, and must be read.
+    /// `access_of` for a file without a reference. `None`: an access list decides, and must be
+    /// read.
     #[inline]
     pub fn access_by_mode(&self, file: &Protection, want: Want) -> Result<Option<()>> {
         let by_list = file.flags.has_any(FileFlags::ACCESS_LIST);
@@ -226,7 +227,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             }
             Ok(Changes { permissions: Some(permissions), ..Changes::default() })
         })?;
-        self.reports().tell_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
+        self.reports().notify_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
         Ok(changed)
     }
 
@@ -250,7 +251,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             self.drop_file_capabilities(node, &changed)?;
         }
         if uid.is_some() || gid.is_some() {
-            self.reports().tell_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
+            self.reports().notify_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
         }
         Ok(changed)
     }
@@ -292,7 +293,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             (TimeToSet::Omit, _) => event::MODIFY,
             _ => event::ATTRIB,
         };
-        self.reports().tell_node(node, changed.kind == FileKind::Directory, mask);
+        self.reports().notify_node(node, changed.kind == FileKind::Directory, mask);
         Ok(changed)
     }
 
@@ -327,7 +328,7 @@ impl<M: Memory> Caller<'_, '_, M> {
                 let kept = file.mode & PERMISSIONS & !dropped_set_id_bits(&credentials, file);
                 Ok(Changes { permissions: Some(kept), ..Changes::default() })
             })?;
-            self.reports().tell_node(node, false, event::ATTRIB);
+            self.reports().notify_node(node, false, event::ATTRIB);
         }
         self.drop_file_capabilities(node, &file)
     }

@@ -97,13 +97,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Caller { thread, credentials, path_cache: None, parent: None }
     }
 
-    /// The same, with the thread's path cache.
+    /// A caller with the thread's path cache.
     #[inline]
     pub fn with_path_cache(self, path_cache: &'t PathCache) -> Self {
         Caller { path_cache: Some(path_cache), ..self }
     }
 
-    /// The same, with the thread's cached parent directory.
+    /// This caller with the thread's cached parent directory.
     #[inline]
     pub fn with_parent(self, parent: &'t CachedReference) -> Self {
         Caller { parent: Some(parent), ..self }
@@ -122,7 +122,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(attributes)
     }
 
-    /// As [`Caller::check`], for known protection.
+    /// [`Caller::check`] for known protection.
     pub(crate) fn check_protection(&self, file: &Protection, want: Want) -> Result<()> {
         let ours = matches!(file.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
         if ours && want.0 & Want::WRITE.0 != 0 {

@@ -16,7 +16,7 @@
 //!
 //! The journal follows the image in its file, so it moves when the image grows. The image has the
 //! new size once its description on the disk says so. Until the working copy has adopted that, a
-//! word of the tracking area tells that the image *moves*.
+//! word of the tracking area says that the image *moves*.
 //!
 //! Invariants
 //! - A thread that takes the lock of commits here, and finds that the image moves, completes or
@@ -54,7 +54,7 @@ const SELECTOR: usize = 0;
 const COPIES: [usize; 2] = [1, 1 + State::WORDS];
 /// Bytes of the log.
 const LOG_BYTES: usize = 15;
-/// Commits begun so far.
+/// Commits started so far.
 const STARTED: usize = 16;
 /// Number of the last one that is on the disk.
 const FINISHED: usize = 17;
@@ -81,23 +81,23 @@ const UUID: usize = 26;
 const HELD: usize = 28;
 /// A snapshot that keeps checkpoints away: its process number, and a random half; zero: none.
 const PINNED: usize = 29;
-/// Which pages the working copy has: zero for all, or these bits.
+/// Residency mode. Zero: the working copy holds every page. Otherwise a set of the following bits.
 const RESIDENT: usize = 30;
-/// Those whose bits are set; the image's file has the others.
+/// Pages whose bits are set are in the working copy; the image's file has the others.
 const PARTLY: u64 = 1;
 /// Pages that are read become resident.
 const KEEPS_READS: u64 = 2;
 
 /// Bytes of the image, behind which its journal is: see [`Commits::image_bytes`].
 const IMAGE_BYTES: usize = 31;
-/// Of `more_words`: the size that the image gets; zero: it does not move.
+/// Index in `more_words`. The size that the image gets; zero: it does not move.
 const MOVING: usize = 0;
-/// Of `more_words`: when the snapshot last made progress, ns of the monotonic clock.
+/// Index in `more_words`. When the snapshot last made progress, ns of the monotonic clock.
 const PIN_BEAT: usize = 1;
 
 /// `DFSWORK2` as a little-endian word.
 const READY: u64 = u64::from_le_bytes(*b"DFSWORK2");
-/// The same of a working copy without bits of its pages, which is whole.
+/// `DFSWORK1`: a working copy without bits of its pages, which is whole.
 const READY_WHOLE: u64 = u64::from_le_bytes(*b"DFSWORK1");
 /// A number of bytes that no log has: a state that says more is not trusted.
 const LOG_BYTES_MAX: u64 = 1 << 48;
@@ -353,7 +353,7 @@ impl Commits {
     /// Bytes of the image, behind which its journal is in the file.
     pub fn image_bytes(&self) -> u64 {
         match self.words()[IMAGE_BYTES].load(Acquire) {
-            // Of a working copy that an earlier version left: it has no room for more.
+            // An earlier version left the working copy: it has no room for more.
             0 => self.tracking.region_bytes(),
             bytes => bytes.min(self.tracking.region_bytes()),
         }
@@ -497,7 +497,7 @@ impl Commits {
         self.commit_here(thread)
     }
 
-    /// As [`Commits::commit`], by this process in any case.
+    /// [`Commits::commit`] by this process in any case.
     pub(crate) fn commit_here<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
         let words = self.words();
         let needed = words[STARTED].load(SeqCst) + 1;
@@ -552,7 +552,7 @@ impl Commits {
         if self.is_pinned(thread) { Ok(()) } else { self.checkpoint_now() }
     }
 
-    /// As [`Commits::checkpoint`]; the caller excludes all others.
+    /// Like [`Commits::checkpoint`]; the caller excludes all others.
     pub(crate) fn checkpoint_now(&self) -> Result<()> {
         let mut buffer = ChunkBuffer::new()?;
         self.journal().checkpoint(self, buffer.bytes()).map_err(errno_of)
@@ -694,7 +694,7 @@ fn words_in(file: &std::fs::File) -> Option<[u64; 32]> {
     Some(core::array::from_fn(|index| u64::from_le_bytes(words[index])))
 }
 
-/// As [`working_bytes`] of a working copy without such bits, which an earlier version left.
+/// [`working_bytes`] of a working copy without such bits, which an earlier version left.
 #[cfg(feature = "std")]
 pub(crate) const fn working_bytes_before(image_bytes: u64) -> u64 {
     tracking_at(image_bytes) + Tracking::area_bytes(image_bytes)
@@ -710,7 +710,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_of_a_working_copy_tells_its_capacity_and_whether_an_earlier_version_left_it() {
+    fn the_length_of_a_working_copy_shows_its_capacity_and_whether_an_earlier_version_left_it() {
         for blocks in (1..40_000).step_by(7).chain([1 << 20, (1 << 28) + 1, 1 << 33]) {
             let capacity_bytes = blocks * BLOCK_BYTES;
             let length = working_bytes(capacity_bytes);

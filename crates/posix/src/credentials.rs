@@ -130,7 +130,7 @@ impl<'a> Credentials<'a> {
         namespace.users.to_image(number).ok_or(Errno::EINVAL)
     }
 
-    /// As [`Credentials::user_of`], for a group.
+    /// [`Credentials::user_of`] for a group.
     pub fn group_of(&self, number: u32) -> Result<u32> {
         let Some(namespace) = self.namespace else { return Ok(number) };
         namespace.groups.to_image(number).ok_or(Errno::EINVAL)

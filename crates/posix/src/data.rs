@@ -108,7 +108,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         let count = self.thread.files().read(file.node(), offset, into)?;
         self.record_read(file)?;
         if count > 0 {
-            self.reports().tell_open(file, event::ACCESS);
+            self.reports().notify_open(file, event::ACCESS);
         }
         Ok(count)
     }
@@ -153,7 +153,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
             Self::check_end(offset, from.len() as u64)?;
             self.thread.files().write(file.node(), offset, from)?
         };
-        self.reports().tell_open(file, event::MODIFY);
+        self.reports().notify_open(file, event::MODIFY);
         Ok(written)
     }
 
@@ -174,7 +174,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         if append.applies(file) {
             let offset = self.thread.files().append(file.node(), from)?;
             file.set_position(offset + length);
-            self.reports().tell_open(file, event::MODIFY);
+            self.reports().notify_open(file, event::MODIFY);
             return Ok(from.len());
         }
         let offset = file.reserve(length);
@@ -187,7 +187,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
             file.advance(offset + length, end);
         }
         if written.is_ok() {
-            self.reports().tell_open(file, event::MODIFY);
+            self.reports().notify_open(file, event::MODIFY);
         }
         written
     }
@@ -275,7 +275,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         self.truncate_if(node, length, || true).map(drop)
     }
 
-    /// The same, but returns false, and does nothing, if leases on the file may exist.
+    /// `truncate`, but returns false, and does nothing, if leases on the file may exist.
     pub fn truncate_unless_leased(self, node: Node, length: i64) -> Result<bool> {
         let leases = leases_of(self.thread.fs(), node)?;
         self.truncate_if(node, length, || leases.load(SeqCst) == 0)
@@ -297,7 +297,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         self.strip_privileges(node, FileFlags::APPEND_ONLY)?;
         let is_done = self.thread.files().truncate_if(node, length, permits)?;
         if is_done {
-            self.reports().tell_node(node, false, event::MODIFY);
+            self.reports().notify_node(node, false, event::MODIFY);
         }
         Ok(is_done)
     }
@@ -313,7 +313,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         }
         self.strip_privileges(file.node(), FileFlags::APPEND_ONLY)?;
         self.thread.files().truncate(file.node(), length)?;
-        self.reports().tell_truncated(file);
+        self.reports().notify_truncated(file);
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         };
         self.strip_privileges(file.node(), kept_by)?;
         self.thread.files().allocate(file.node(), mode, offset, length)?;
-        self.reports().tell_open(file, event::MODIFY);
+        self.reports().notify_open(file, event::MODIFY);
         Ok(())
     }
 
@@ -376,13 +376,13 @@ impl<M: Memory> Data<'_, '_, '_, M> {
             }
             shared => drop(shared?),
         }
-        self.tell_copied(files);
+        self.notify_copied(files);
         Ok(())
     }
 
-    fn tell_copied(self, (from, to): (&OpenFile, &OpenFile)) {
-        self.reports().tell_open(from, event::ACCESS);
-        self.reports().tell_open(to, event::MODIFY);
+    fn notify_copied(self, (from, to): (&OpenFile, &OpenFile)) {
+        self.reports().notify_open(from, event::ACCESS);
+        self.reports().notify_open(to, event::MODIFY);
     }
 
     /// copy_file_range between two files of this file system; returns the number of copied bytes.
@@ -415,7 +415,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
             copied => shared + copied?,
         };
         if count > 0 {
-            self.tell_copied(files);
+            self.notify_copied(files);
         }
         Ok(count)
     }

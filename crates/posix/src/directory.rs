@@ -50,7 +50,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::ENOENT);
         }
         if !self.give_dots(directory, cookie, entry)? {
-            self.reports().tell_open(file, event::ACCESS);
+            self.reports().notify_open(file, event::ACCESS);
             return Ok(());
         }
         let (mut hint, end) = (file.hint(), self.listing_end(file, cookie)?);
@@ -63,7 +63,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.thread.read_directory(directory, after, &mut hint, &mut each)?;
         file.set_hint(hint);
         self.record_read(file)?;
-        self.reports().tell_open(file, event::ACCESS);
+        self.reports().notify_open(file, event::ACCESS);
         Ok(())
     }
 
@@ -102,8 +102,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(true)
     }
 
-    /// As [`Caller::read_directory_at`], from the position, which advances behind the last listed
-    /// name.
+    /// [`Caller::read_directory_at`] from the position, which advances behind the last listed name.
     pub fn read_directory(
         &self,
         file: &OpenFile,

@@ -193,7 +193,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         }
     }
 
-    /// As [`Paths::fast_parent`], for a call's second path: the cached reference does not change.
+    /// [`Paths::fast_parent`] for a call's second path: the cached reference does not change.
     #[inline]
     pub(crate) fn fast_second_parent<'p>(
         self,

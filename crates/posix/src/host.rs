@@ -42,7 +42,7 @@ pub fn expect_filter() {
     IS_FILTERED.store(true, Relaxed);
 }
 
-/// Whether a filter may.
+/// Whether a seccomp filter may be installed.
 pub fn expects_filter() -> bool {
     IS_FILTERED.load(Relaxed)
 }
@@ -173,7 +173,7 @@ fn lock_numbers(description: i32, command: i32, kind: i32, (first, count): (i64,
 }
 
 /// Whether any process holds a liveness lock below the directory of lock directories. `true` if the
-/// kernel cannot tell.
+/// kernel cannot know.
 #[cfg(feature = "std")]
 pub fn is_any_liveness_held(meeting: BorrowedFd<'_>) -> bool {
     const TO_THE_END: i64 = 0;
@@ -209,7 +209,7 @@ fn lock_directory(meeting: BorrowedFd<'_>, number: u32, create: bool) -> Result<
     open_lock_directory(meeting, b"", number, create)
 }
 
-/// The same, relative to any lock directory.
+/// `lock_directory` relative to any lock directory.
 fn other_lock_directory(description: BorrowedFd<'_>, number: u32, create: bool) -> Result<OwnedFd, Errno> {
     open_lock_directory(description, b"../", number, create)
 }
@@ -256,7 +256,7 @@ pub fn reopen_directory(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 static SIGNAL_CHECK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// For a front that runs inside a program and lets signal handlers run only after its calls:
-/// `check` tells whether one waits for the end of the calling thread's call.
+/// `check` returns whether one waits for the end of the calling thread's call.
 pub fn set_signal_check(check: fn() -> bool) {
     SIGNAL_CHECK.store(check as *mut (), Relaxed);
 }
@@ -324,7 +324,7 @@ impl Platform for LinuxPlatform {
     fn is_liveness_held(&self, description: i32, number: u32) -> bool {
         // SAFETY: the caller's descriptor is open for the duration of this call.
         let own = unsafe { BorrowedFd::borrow_raw(child_numbers::own(description)) };
-        // After the image was closed and its directories removed, nothing can be told.
+        // After the image was closed and its directories removed, nothing can be known.
         is_any_held(other_lock_directory(own, number, false), (number.into(), 1))
             || rustix::fs::fstat(own).map_or(true, |stat| stat.st_nlink == 0)
     }
@@ -452,7 +452,7 @@ pub fn write_wake_name(into: &mut impl Write, group: u32) -> core::fmt::Result {
 /// Start of the names of [`write_wake_name`].
 const WAKE_PREFIX: &str = "watch-";
 
-/// Opens a file and closes it: of a change of attributes some watchers are not told.
+/// Opens a file and closes it: a change of attributes raises no event for some watchers.
 fn open_and_close(directory: i32, name: &CStr) -> bool {
     let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: a terminated name that outlives the call, which changes no memory.

@@ -1,8 +1,8 @@
 //! Which changes raise which events for marks (fanotify): the counterpart of `watch`, which calls
 //! this module while marks exist.
 //!
-//! Of one change Linux tells the marks on the file, on its directory, on the mount and on the file
-//! system at once (`engine::watch`), so a change says here all that it knows.
+//! Linux notifies, of one change, the marks on the file, on its directory, on the mount and on the
+//! file system at once (`engine::watch`), so a change says here all that it knows.
 
 use crate::watch::{kind_bit, place_of};
 use engine::format::FileKind;
@@ -10,7 +10,7 @@ use engine::watch::{FileId, MarkChange, event};
 use engine::{Attributes, Node, Thread};
 use pmem::Memory;
 
-/// Events of which a mark can be told.
+/// Events that a mark can get.
 const ALL: u32 = event::ALL | event::OPEN_EXEC | event::RENAME;
 
 /// How a change reached a file.
@@ -45,7 +45,7 @@ pub(crate) fn wants_place<M: Memory>(thread: &Thread<'_, M>, file: u64, director
 }
 
 /// A change of a file.
-pub(crate) fn tell_file<M: Memory>(
+pub(crate) fn notify_file<M: Memory>(
     thread: &Thread<'_, M>,
     file: Node,
     found_in: u64,
@@ -61,53 +61,53 @@ pub(crate) fn tell_file<M: Memory>(
         // A visit must not start what may wait.
         let parent = (!thread.pinned() && !thread.is_removed(file)).then(|| thread.parent(file).ok()).flatten();
         told.parent = parent.filter(|&parent| parent != file.number).unwrap_or(0);
-        thread.watches().tell_marks(&told);
+        thread.watches().notify_marks(&told);
         return;
     }
     let needs_place = thread.watches().wants_directory(file.number, mask);
     let wanted = |directory| needs_place || thread.watches().is_marked_parent(directory, mask);
     match place_of(thread, file, found_in, &wanted) {
-        None => thread.watches().tell_marks(&told),
+        None => thread.watches().notify_marks(&told),
         Some((place, _)) => {
             told.parent = place.directory;
             told.directory = id_of_number(thread, place.directory);
-            thread.watches().tell_marks(&MarkChange { name: place.name(), ..told });
+            thread.watches().notify_marks(&MarkChange { name: place.name(), ..told });
         }
     }
 }
 
-/// A change of an inode of which its directory is not told.
-pub(crate) fn tell_inode<M: Memory>(thread: &Thread<'_, M>, file: FileId, mask: u32) {
+/// Notifies the marks on an inode of a change that its directory does not get.
+pub(crate) fn notify_inode<M: Memory>(thread: &Thread<'_, M>, file: FileId, mask: u32) {
     if thread.fs().has_marks() {
-        thread.watches().tell_marks(&MarkChange::of_file(mask, file));
+        thread.watches().notify_marks(&MarkChange::of_file(mask, file));
     }
 }
 
-/// As [`tell_inode`].
-pub(crate) fn tell_node<M: Memory>(thread: &Thread<'_, M>, file: Node, mask: u32) {
+/// Like [`notify_inode`].
+pub(crate) fn notify_node<M: Memory>(thread: &Thread<'_, M>, file: Node, mask: u32) {
     if thread.fs().has_marks() {
-        thread.watches().tell_marks(&MarkChange::of_file(mask, id(thread, file)));
+        thread.watches().notify_marks(&MarkChange::of_file(mask, id(thread, file)));
     }
 }
 
 /// A change of a name in a directory.
-pub(crate) fn tell_name<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: FileId) {
+pub(crate) fn notify_name<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: FileId) {
     if thread.fs().has_marks() {
         let told = MarkChange::of_file(mask, file);
         let directory = id(thread, directory);
-        thread.watches().tell_marks(&MarkChange { directory, name, on: directory.number, ..told });
+        thread.watches().notify_marks(&MarkChange { directory, name, on: directory.number, ..told });
     }
 }
 
-/// As [`tell_name`], of a new file.
-pub(crate) fn tell_created<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: Node) {
+/// [`notify_name`] of a new file.
+pub(crate) fn notify_created<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: Node) {
     if thread.fs().has_marks() {
-        tell_name(thread, directory, name, mask, id(thread, file));
+        notify_name(thread, directory, name, mask, id(thread, file));
     }
 }
 
 /// A rename.
-pub(crate) fn tell_renamed<M: Memory>(
+pub(crate) fn notify_renamed<M: Memory>(
     thread: &Thread<'_, M>,
     from: (Node, &[u8]),
     to: (Node, &[u8]),
@@ -118,12 +118,12 @@ pub(crate) fn tell_renamed<M: Memory>(
         let (directory, target) = (id(thread, from.0), id(thread, to.0));
         let moved_to = Some((target, to.1));
         let own = directory.number;
-        thread.watches().tell_marks(&MarkChange { directory, name: from.1, moved_to, on: own, ..told });
+        thread.watches().notify_marks(&MarkChange { directory, name: from.1, moved_to, on: own, ..told });
     }
 }
 
 /// A removed directory.
-pub(crate) fn tell_end<M: Memory>(thread: &Thread<'_, M>, directory: &Attributes) {
+pub(crate) fn notify_end<M: Memory>(thread: &Thread<'_, M>, directory: &Attributes) {
     if thread.fs().has_marks() {
         thread.watches().end_marks(id_of(directory), true);
     }

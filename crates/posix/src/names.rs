@@ -89,7 +89,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.make_at(&walk_start, false, arguments)
     }
 
-    /// The same for a prefetched or already checked location; `seems_absent` as for
+    /// `make` for a prefetched or already checked location; `seems_absent` as for
     /// [`Thread::create_at`](engine::Thread::create_at).
     pub(crate) fn make_at(
         &self,
@@ -105,7 +105,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let create = |new: &NewNode<'_>| Ok(self.thread.create_at(walk_start, seems_absent, new)?);
         let node = self.make_by(directory, &here, arguments, create)?;
         if self.reports().is_watched() {
-            self.reports().tell_created(directory, walk_start.name(), node, arguments.kind == FileKind::Directory);
+            self.reports().notify_created(directory, walk_start.name(), node, arguments.kind == FileKind::Directory);
         }
         Ok(NodeRef::owned(self.thread, node))
     }
@@ -211,7 +211,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         self.thread.link(node, directory, name)?;
         if self.reports().is_watched() {
-            self.reports().tell_linked(node, directory, name);
+            self.reports().notify_linked(node, directory, name);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::names::CreateArguments;
 use crate::open_file::{CREATED, OpenFile};
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
 use crate::process::{Processes, Program, prefetch_record};
-use crate::watch::tell_close;
+use crate::watch::notify_close;
 use engine::format::FileKind;
 use engine::{FileFlags, NameLocation, NewNode, Node, Protection};
 use libc::{
@@ -63,12 +63,12 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
         let flags = open_flags_valid(flags)?;
         self.thread.retain(node)?;
         let file = self.open_held(NodeRef::owned(self.thread, node), flags)?;
-        self.tell_new(&file, false);
+        self.notify_new(&file, false);
         Ok(file)
     }
 
-    /// As [`Opens::open_node`], for a descriptor in an event of fanotify: of what happens through
-    /// it no watch is told.
+    /// [`Opens::open_node`] for a descriptor in an event of fanotify. Changes through it raise no
+    /// events.
     pub fn open_silently(self, node: Node, flags: i32) -> Result<OpenFile> {
         let flags = open_flags_valid(flags)?;
         self.thread.retain(node)?;
@@ -77,18 +77,18 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
         Ok(file)
     }
 
-    /// Tells watches that a file of the image is run.
-    pub fn tell_run(self, file: Node) {
+    /// Notifies watches that a file of the image is run.
+    pub fn notify_run(self, file: Node) {
         if self.reports().is_watched() {
-            self.reports().tell_run(file);
+            self.reports().notify_run(file);
         }
     }
 
     /// Events of an open.
     #[inline(always)]
-    fn tell_new(self, file: &OpenFile, created: bool) {
+    fn notify_new(self, file: &OpenFile, created: bool) {
         if self.reports().is_watched() {
-            self.reports().tell_opened(file, created);
+            self.reports().notify_opened(file, created);
         }
     }
 
@@ -174,7 +174,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
                         let found = self.open_existing(file, flags)?;
                         if let OpenTarget::File(opened) = &found {
                             opened.file.set_found_in(at.directory().number);
-                            self.tell_new(&opened.file, false);
+                            self.notify_new(&opened.file, false);
                         }
                         return Ok(found);
                     }
@@ -187,7 +187,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
                 Ok(made) => {
                     let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags | CREATED);
                     file.set_found_in(at.directory().number);
-                    self.tell_new(&file, true);
+                    self.notify_new(&file, true);
                     return Ok(OpenTarget::File(Opened { file, created: true }));
                 }
                 // Another call created it meanwhile: open it, or if it is removed again, create it.
@@ -243,7 +243,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             let (found, protection, directory) = found?;
             let file = self.open_seen(found, &protection, flags)?;
             file.set_found_in(directory);
-            self.tell_new(&file, false);
+            self.notify_new(&file, false);
             return Ok(Outcome::Inside(Opened { file, created: false }));
         }
         let (found, directory) = inside!(self.paths().resolve_in(walk_start, path, last_link, buffer)?);
@@ -253,7 +253,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             self.open_held(found, flags)?
         };
         file.set_found_in(directory);
-        self.tell_new(&file, flags & O_TMPFILE == O_TMPFILE);
+        self.notify_new(&file, flags & O_TMPFILE == O_TMPFILE);
         Ok(Outcome::Inside(Opened { file, created: false }))
     }
 
@@ -330,7 +330,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
     /// Releases the reference of a description, which must not be used afterwards.
     pub fn close(self, file: &OpenFile) {
         if self.reports().is_watched() {
-            tell_close(self.thread, file);
+            notify_close(self.thread, file);
         }
         self.thread.release_recorded(file.node());
     }

@@ -131,32 +131,32 @@ impl OpenFile {
         self.kind.load(Relaxed) == WATCHER
     }
 
-    /// Of a fanotify descriptor: its flags.
+    /// For a fanotify descriptor: its flags.
     pub fn mark_group_flags(&self) -> Option<MarkGroupFlags> {
         let flags = self.hint_page.load(Relaxed);
         let (group, event) = (flags as u32, (flags >> 32) as u32);
         (self.is_watcher() && group & MARKS != 0).then_some(MarkGroupFlags { group, event })
     }
 
-    /// Lets no watch be told of what happens through this description.
+    /// Lets no watch be notified of what happens through this description.
     pub fn silence(&self) {
         self.flags.fetch_or(SILENT, Relaxed);
     }
 
-    /// Whether no watch is told of what happens through it: it comes from an event of fanotify, and
-    /// its reader would be told for ever.
+    /// Whether no watch is notified of what happens through it: it comes from an event of fanotify,
+    /// and its reader would be notified for ever.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.flags.load(Relaxed) & SILENT != 0
     }
 
-    /// Of an inotify or fanotify descriptor: the key of the group of its watches.
+    /// For an inotify or fanotify descriptor: the key of the group of its watches.
     pub fn watch_key(&self) -> Option<u64> {
         self.is_watcher().then(|| self.position())
     }
 
-    /// Of a description that an open has just returned: the file is still to be truncated, once
-    /// leases that others hold on it are broken ([`Opens::truncate_late`](crate::Opens)).
+    /// Whether the file of a description that an open has just returned is still to be truncated,
+    /// once leases that others hold on it are broken ([`Opens::truncate_late`](crate::Opens)).
     #[inline]
     pub fn truncates_late(&self) -> bool {
         self.lease().is_some_and(|lease| lease.load(Relaxed) != 0)
@@ -305,7 +305,7 @@ impl OpenFile {
     }
 
     /// The cookie before which the listing of a directory ends, if it is known. `next` is that of
-    /// the next new name. If there were more than 2^31 names since, it is larger than it was.
+    /// the next new name. After more than 2^31 new names, the result exceeds the true cookie.
     pub(crate) fn listing_end(&self, next: u64) -> Option<u64> {
         let low = self.end_or_lease.load(Relaxed);
         let since = (next as u32).wrapping_sub(low) as i32;

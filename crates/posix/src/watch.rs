@@ -3,7 +3,7 @@
 //!
 //! Calls that change something check [`Fs::is_watched`](engine::Fs::is_watched) and come here only
 //! then. A change of names knows both. A change through an open file knows the file and perhaps the
-//! directory in which it was found; a watch on the directory is told the name, which is looked for
+//! directory in which it was found; a watch on the directory gets the name, which is looked for
 //! there only if such a watch exists.
 
 use crate::caller::NodeRef;
@@ -39,16 +39,16 @@ pub(crate) fn kind_bit(is_directory: bool) -> u32 {
     if is_directory { event::IS_DIRECTORY } else { 0 }
 }
 
-/// Tells the watches on an inode.
-fn tell<M: Memory>(thread: &Thread<'_, M>, number: u64, mask: u32) {
+/// Notifies the watches on an inode.
+fn notify<M: Memory>(thread: &Thread<'_, M>, number: u64, mask: u32) {
     // Events about the watched file itself do not say that it is a directory.
     let shown = if mask & (event::DELETE_SELF | event::MOVE_SELF) != 0 { mask & !event::IS_DIRECTORY } else { mask };
-    thread.watches().tell_watches(&Change { number, mask: shown, cookie: 0, name: b"", unlinked: false });
+    thread.watches().notify_watches(&Change { number, mask: shown, cookie: 0, name: b"", unlinked: false });
 }
 
-/// Tells the watches on a directory.
-fn tell_name<M: Memory>(thread: &Thread<'_, M>, directory: u64, name: &[u8], mask: u32, cookie: u32) {
-    thread.watches().tell_watches(&Change { number: directory, mask, cookie, name, unlinked: false });
+/// Notifies the watches on a directory.
+fn notify_name<M: Memory>(thread: &Thread<'_, M>, directory: u64, name: &[u8], mask: u32, cookie: u32) {
+    thread.watches().notify_watches(&Change { number: directory, mask, cookie, name, unlinked: false });
 }
 
 /// The inode number behind a name, if the directory can be reached.
@@ -70,7 +70,7 @@ fn search<M: Memory>(thread: &Thread<'_, M>, number: u64, directory: u64) -> Opt
     (length != 0).then(|| Place::new(directory, &name[..length]))
 }
 
-/// Where an open file has a name that a watch would be told, and whether it has lost that name.
+/// Where an open file has a name that a watch would get, and whether it has lost that name.
 /// `wanted`: whether there is such a watch, by directory.
 pub(crate) fn place_of<M: Memory>(
     thread: &Thread<'_, M>,
@@ -105,7 +105,7 @@ pub(crate) fn place_of<M: Memory>(
     search(thread, number, found_in).map(|place| (place, false))
 }
 
-/// As [`place_of`], for a directory: its parent is known.
+/// [`place_of`] for a directory: its parent is known.
 fn place_of_directory<M: Memory>(thread: &Thread<'_, M>, directory: Node, mask: u32) -> Option<Place> {
     let parent = thread.parent(directory).ok()?;
     if parent == directory.number
@@ -124,18 +124,24 @@ fn place_of_directory<M: Memory>(thread: &Thread<'_, M>, directory: Node, mask: 
     }
 }
 
-/// Tells watches of a change of a file: those on the directory with its name first.
+/// Notifies watches of a change of a file: those on the directory with its name first.
 #[cold]
-fn tell_file<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, (is_directory, mask): (bool, u32), by: By) {
+fn notify_file<M: Memory>(
+    thread: &Thread<'_, M>,
+    file: Node,
+    found_in: u64,
+    (is_directory, mask): (bool, u32),
+    by: By,
+) {
     if thread.fs().has_watches() {
-        tell_file_watches(thread, file, found_in, is_directory, mask & event::ALL | kind_bit(is_directory));
+        notify_file_watches(thread, file, found_in, is_directory, mask & event::ALL | kind_bit(is_directory));
     }
     if thread.fs().has_marks() {
-        marks::tell_file(thread, file, found_in, (is_directory, mask), by);
+        marks::notify_file(thread, file, found_in, (is_directory, mask), by);
     }
 }
 
-fn tell_file_watches<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, is_directory: bool, mask: u32) {
+fn notify_file_watches<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, is_directory: bool, mask: u32) {
     let place = match is_directory {
         // A visit must not start what may wait. It ends descriptions only where another thread
         // closed the descriptor meanwhile.
@@ -145,31 +151,37 @@ fn tell_file_watches<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u6
     };
     if let Some((place, unlinked)) = &place {
         let name = place.name();
-        thread.watches().tell_watches(&Change { number: place.directory, mask, cookie: 0, name, unlinked: *unlinked });
+        thread.watches().notify_watches(&Change {
+            number: place.directory,
+            mask,
+            cookie: 0,
+            name,
+            unlinked: *unlinked,
+        });
     }
     let unlinked = mask & (event::OPEN | event::ACCESS | event::MODIFY | event::CLOSE_WRITE | event::CLOSE_NOWRITE)
         != 0
         && thread.is_removed(file);
-    thread.watches().tell_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
+    thread.watches().notify_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
 }
 
 /// A change through a description. (Not a method: a caller whose address is passed on is kept in
 /// memory, which costs each read 20 instructions.)
 #[cold]
-fn tell_described<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile, mask: u32, by: By) {
+fn notify_described<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile, mask: u32, by: By) {
     if !file.is_silent() {
-        tell_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), by);
+        notify_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), by);
     }
 }
 
 /// The end of an open file description.
 #[cold]
-pub(crate) fn tell_close<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile) {
+pub(crate) fn notify_close<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile) {
     if file.is_path() || file.is_watcher() || file.is_silent() {
         return;
     }
     let mask = if file.writes() { event::CLOSE_WRITE } else { event::CLOSE_NOWRITE };
-    tell_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), By::Descriptor);
+    notify_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), By::Descriptor);
 }
 
 impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
@@ -181,53 +193,53 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
 
     /// A change through an open file.
     #[inline(always)]
-    pub(crate) fn tell_open(self, file: &OpenFile, mask: u32) {
+    pub(crate) fn notify_open(self, file: &OpenFile, mask: u32) {
         if self.is_watched() {
-            tell_described(self.thread, file, mask, By::Descriptor);
+            notify_described(self.thread, file, mask, By::Descriptor);
         }
     }
 
     /// ftruncate, or an open that truncates.
     #[inline(always)]
-    pub(crate) fn tell_truncated(self, file: &OpenFile) {
+    pub(crate) fn notify_truncated(self, file: &OpenFile) {
         if self.is_watched() {
-            tell_described(self.thread, file, event::MODIFY, By::Name);
+            notify_described(self.thread, file, event::MODIFY, By::Name);
         }
     }
 
     /// A file is run: the kernel opens it, reads its start, and closes it.
     #[cold]
-    pub(crate) fn tell_run(self, file: Node) {
+    pub(crate) fn notify_run(self, file: Node) {
         for mask in [event::OPEN | event::OPEN_EXEC, event::ACCESS, event::CLOSE_NOWRITE] {
-            tell_file(self.thread, file, 0, (false, mask), By::Descriptor);
+            notify_file(self.thread, file, 0, (false, mask), By::Descriptor);
         }
     }
 
     /// A change of a file.
     #[inline(always)]
-    pub(crate) fn tell_node(self, file: Node, is_directory: bool, mask: u32) {
+    pub(crate) fn notify_node(self, file: Node, is_directory: bool, mask: u32) {
         if self.is_watched() {
-            tell_file(self.thread, file, 0, (is_directory, mask), By::Name);
+            notify_file(self.thread, file, 0, (is_directory, mask), By::Name);
         }
     }
 
     /// A successful change of a file of any kind.
     #[cold]
-    pub(crate) fn tell_any(self, file: Node, mask: u32) {
+    pub(crate) fn notify_any(self, file: Node, mask: u32) {
         if let Ok(attributes) = self.thread.stat(file) {
-            tell_file(self.thread, file, 0, (attributes.kind == FileKind::Directory, mask), By::Name);
+            notify_file(self.thread, file, 0, (attributes.kind == FileKind::Directory, mask), By::Name);
         }
     }
 
     /// A file was opened, and cut if it had O_TRUNC.
     #[cold]
-    pub(crate) fn tell_opened(self, file: &OpenFile, created: bool) {
+    pub(crate) fn notify_opened(self, file: &OpenFile, created: bool) {
         if file.is_path() {
             return;
         }
-        self.tell_open(file, event::OPEN);
+        self.notify_open(file, event::OPEN);
         if !created && file.kind() == FileKind::Regular && file.flags() & libc::O_TRUNC != 0 {
-            self.tell_truncated(file);
+            self.notify_truncated(file);
         }
     }
 
@@ -253,19 +265,19 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
 
     /// A new name of a new file.
     #[cold]
-    pub(crate) fn tell_created(self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
+    pub(crate) fn notify_created(self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
         self.thread.watches().record_name(file.number, directory.number, name);
         let mask = event::CREATE | kind_bit(is_directory);
-        tell_name(self.thread, directory.number, name, mask, 0);
-        marks::tell_created(self.thread, directory, name, mask, file);
+        notify_name(self.thread, directory.number, name, mask, 0);
+        marks::notify_created(self.thread, directory, name, mask, file);
     }
 
     /// A new name of a file that exists.
     #[cold]
-    pub(crate) fn tell_linked(self, file: Node, directory: Node, name: &[u8]) {
-        tell(self.thread, file.number, event::ATTRIB);
-        marks::tell_node(self.thread, file, event::ATTRIB);
-        self.tell_created(directory, name, file, false);
+    pub(crate) fn notify_linked(self, file: Node, directory: Node, name: &[u8]) {
+        notify(self.thread, file.number, event::ATTRIB);
+        marks::notify_node(self.thread, file, event::ATTRIB);
+        self.notify_created(directory, name, file, false);
     }
 
     /// Removes a name by `remove`, which returns the attributes of the removed file.
@@ -285,11 +297,11 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
                 // At once, even if a process is in it.
                 true => {
                     thread.watches().end_watches(file.number);
-                    marks::tell_end(thread, file);
+                    marks::notify_end(thread, file);
                 }
                 false => {
-                    tell(thread, file.number, event::ATTRIB);
-                    marks::tell_inode(thread, id_of(file), event::ATTRIB);
+                    notify(thread, file.number, event::ATTRIB);
+                    marks::notify_inode(thread, id_of(file), event::ATTRIB);
                 }
             }
             // An open file keeps its last name.
@@ -298,8 +310,8 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
         drop(held);
         if let Ok(Some(file)) = &removed {
             let mask = event::DELETE | kind_bit(file.kind == FileKind::Directory);
-            tell_name(thread, directory.number, name, mask, 0);
-            marks::tell_name(thread, directory, name, mask, id_of(file));
+            notify_name(thread, directory.number, name, mask, 0);
+            marks::notify_name(thread, directory, name, mask, id_of(file));
         }
         removed.map(drop)
     }
@@ -321,24 +333,24 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
             && other.is_none_or(|other| other.number != file.number)
         {
             let replaced = other.filter(|_| !flags.exchange);
-            self.tell_moved(from, to, &file);
+            self.notify_moved(from, to, &file);
             if let Some(replaced) = replaced {
                 let mask = event::ATTRIB | kind_bit(replaced.kind == FileKind::Directory);
-                tell(self.thread, replaced.number, mask);
-                marks::tell_inode(self.thread, id_of(&replaced), mask);
+                notify(self.thread, replaced.number, mask);
+                marks::notify_inode(self.thread, id_of(&replaced), mask);
             }
-            self.tell_moved_self(&file);
+            self.notify_moved_self(&file);
             match replaced {
                 Some(replaced) if replaced.kind == FileKind::Directory => {
                     self.thread.watches().end_watches(replaced.number);
-                    marks::tell_end(self.thread, &replaced);
+                    marks::notify_end(self.thread, &replaced);
                 }
                 Some(replaced) => self.thread.watches().record_name(replaced.number, to.0.number, to.1),
                 None => {}
             }
             if let Some(other) = other.filter(|_| flags.exchange) {
-                self.tell_moved(to, from, &other);
-                self.tell_moved_self(&other);
+                self.notify_moved(to, from, &other);
+                self.notify_moved_self(&other);
             }
         }
         drop(held);
@@ -351,19 +363,19 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
         Some(NodeRef::owned(self.thread, self.thread.lookup(directory, name).ok()?))
     }
 
-    fn tell_moved_self(self, file: &Attributes) {
-        tell(self.thread, file.number, event::MOVE_SELF);
+    fn notify_moved_self(self, file: &Attributes) {
+        notify(self.thread, file.number, event::MOVE_SELF);
         let mask = event::MOVE_SELF | kind_bit(file.kind == FileKind::Directory);
-        marks::tell_inode(self.thread, id_of(file), mask);
+        marks::notify_inode(self.thread, id_of(file), mask);
     }
 
-    fn tell_moved(self, from: (Node, &[u8]), to: (Node, &[u8]), file: &Attributes) {
+    fn notify_moved(self, from: (Node, &[u8]), to: (Node, &[u8]), file: &Attributes) {
         let (cookie, bit) = (self.thread.watches().next_move_cookie(), kind_bit(file.kind == FileKind::Directory));
         self.thread.watches().record_name(file.number, to.0.number, to.1);
-        tell_name(self.thread, from.0.number, from.1, event::MOVED_FROM | bit, cookie);
-        tell_name(self.thread, to.0.number, to.1, event::MOVED_TO | bit, cookie);
-        marks::tell_renamed(self.thread, from, to, file);
-        marks::tell_name(self.thread, from.0, from.1, event::MOVED_FROM | bit, id_of(file));
-        marks::tell_name(self.thread, to.0, to.1, event::MOVED_TO | bit, id_of(file));
+        notify_name(self.thread, from.0.number, from.1, event::MOVED_FROM | bit, cookie);
+        notify_name(self.thread, to.0.number, to.1, event::MOVED_TO | bit, cookie);
+        marks::notify_renamed(self.thread, from, to, file);
+        marks::notify_name(self.thread, from.0, from.1, event::MOVED_FROM | bit, id_of(file));
+        marks::notify_name(self.thread, to.0, to.1, event::MOVED_TO | bit, id_of(file));
     }
 }

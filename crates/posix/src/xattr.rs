@@ -116,7 +116,7 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
             let replace = flags & libc::XATTR_REPLACE != 0;
             self.thread.files().set_xattr(node, name, value, create, replace)?;
         }
-        self.tell_attributes(node);
+        self.notify_attributes(node);
         Ok(())
     }
 
@@ -128,13 +128,13 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
             self.check_attribute(node, name, Want::WRITE)?;
             self.thread.files().remove_xattr(node, name)?;
         }
-        self.tell_attributes(node);
+        self.notify_attributes(node);
         Ok(())
     }
 
-    fn tell_attributes(self, node: Node) {
+    fn notify_attributes(self, node: Node) {
         if self.reports().is_watched() {
-            self.reports().tell_any(node, event::ATTRIB);
+            self.reports().notify_any(node, event::ATTRIB);
         }
     }
 

@@ -678,7 +678,7 @@ fn what_dead_processes_left_on_the_disk_is_committed_or_removed() {
     die_after("first");
     assert!(has(&disk.open(), "first"), "the next process commits what the dead one had done");
     assert_eq!((hidden_files(directory), disk.runtime_directories()), (0, 0));
-    // A machine that starts anew has no runtime directories.
+    // A machine that has just booted has no runtime directories.
     die_after("second");
     for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap()) {
         if entry.file_name().to_string_lossy().starts_with("directfs-") {
@@ -689,7 +689,7 @@ fn what_dead_processes_left_on_the_disk_is_committed_or_removed() {
     assert!(has(&image, "first") && !has(&image, "second"));
     drop(image);
     assert_eq!(hidden_files(directory), 0, "what is left of a working copy is removed");
-    // Of an image that is gone, another image's process removes it.
+    // When an image is gone, another image's process removes it.
     die_after("third");
     let other = Disk::new(CommitPolicy::WhenSynced);
     fs::remove_file(&disk.path).unwrap();

@@ -143,12 +143,12 @@ fn what_a_dead_process_left_is_thrown_away() {
 }
 
 #[test]
-fn a_planted_region_is_not_believed() {
+fn a_forged_region_is_not_believed() {
     let scratch = Scratch::new();
     let runtime = runtime_directory(&scratch.directory);
     for planted in [runtime.join("region"), runtime] {
         if std::os::unix::fs::chown(&planted, Some(12345), Some(12345)).is_err() {
-            println!("SKIPPED: a_planted_region_is_not_believed: needs root, to change an owner");
+            println!("SKIPPED: a_forged_region_is_not_believed: needs root, to change an owner");
             return;
         }
         let refused = Image::open(&scratch.path, &scratch.options).map(drop).unwrap_err();
@@ -219,7 +219,7 @@ fn a_copy_over_an_image_in_use_gets_no_region_of_another() {
     let path = scratch.directory.path().join("other");
     make(&path, &MakeOptions { length: common::IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
     let other = Image::open(&path, &scratch.options).unwrap();
-    // The same file with the bytes of another image: its superblock names the other image's region.
+    // A file with the bytes of another image: its superblock names the other image's region.
     fs::copy(&scratch.path, &path).unwrap();
     let refused = Image::open(&path, &scratch.options).map(drop).unwrap_err();
     assert!(matches!(refused, ImageError::CannotShare { .. }), "{refused}");

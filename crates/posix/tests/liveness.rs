@@ -84,7 +84,7 @@ fn a_process_whose_first_threads_enter_at_the_same_time_lives() {
     }
 }
 
-/// The threads of a child enter. It reports their numbers, and lives until it is told to end.
+/// The threads of a child enter. It reports their numbers, and lives until `end` has a byte.
 fn report_and_wait(image: &Image, mut report: PipeWriter, mut end: PipeReader) {
     for number in numbers_of_threads(image) {
         report.write_all(&number.to_ne_bytes()).unwrap();

@@ -16,7 +16,7 @@ fn number(session: &Session<'_, '_>, path: &str) -> Result<u64, Errno> {
     }
 }
 
-/// The same caller with a path cache.
+/// A caller with a path cache.
 fn with_path_cache<'t, 'f>(mut session: Session<'t, 'f>, path_cache: &'t PathCache) -> Session<'t, 'f> {
     session.caller = session.caller.with_path_cache(path_cache);
     session

@@ -411,7 +411,7 @@ fn killed_soon(disk: &Disk, round: u64) {
                 let at = random.below(FILE_BYTES as u64 - 5000);
                 let mut bytes = vec![0; 5000];
                 let _ = thread.files().read(node, at, &mut bytes);
-                // The same bytes: the model does not change.
+                // The bytes are equal: the model does not change.
                 let _ = thread.files().write(node, at, &content(file)[at as usize..][..200]);
             });
         }

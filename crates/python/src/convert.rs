@@ -15,7 +15,7 @@ pub fn call<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) ->
     py.detach(work).map_err(|error| os_error(&error))
 }
 
-/// The same, for calls of `std::io`.
+/// `call` for calls of `std::io`.
 pub fn io_call<T: Send>(py: Python<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> PyResult<T> {
     py.detach(work).map_err(io_error)
 }

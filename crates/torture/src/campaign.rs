@@ -92,7 +92,7 @@ pub struct Progress {
     pub elapsed: Duration,
     /// The current round, from one.
     pub round: u64,
-    /// Workloads begun in this round, and their total.
+    /// Workloads started in this round, and their total.
     pub workload: (usize, usize),
     /// States checked, including those in recovery.
     pub states: u64,

@@ -436,7 +436,7 @@ fn watched(watch: &Watch, index: u64, act: impl FnOnce() -> engine::Result<()>) 
     result
 }
 
-/// The same in another thread, with its own slot.
+/// Runs a step in another thread, with its own slot.
 fn elsewhere(
     fs: &Fs<Watched>,
     watch: &Watch,

@@ -134,7 +134,7 @@ impl Machine {
         Machine::with_inodes(length, 0, options, clock)
     }
 
-    /// The same with room for this many inodes; zero means the default.
+    /// A machine with room for this many inodes; zero means the default.
     pub fn with_inodes(length: u64, inodes_max: u64, options: AttachOptions, clock: &'static Clock) -> Machine {
         let mapping = Arc::new(Mapping::anonymous(length).expect("memory for an image"));
         // SAFETY: the mapping outlives this region, which ends with the function; nothing else
@@ -232,7 +232,7 @@ impl Machine {
             (layout.cachelets, used(&header.cachelets_next, size_of::<Cachelet>())),
             (layout.buckets, layout.buckets_max * size_of::<Bucket>() as u64),
             (layout.overflow, used(&header.overflow_next, size_of::<Bucket>()) + size_of::<Bucket>() as u64),
-            // Last, because the header tells how much of the other areas was used.
+            // Last, because the header says how much of the other areas was used.
             (layout.slots, used(&header.slots_high, size_of::<ThreadSlot>())),
             (0, layout.upper),
         ];

@@ -85,7 +85,7 @@ enum Command {
         threads: usize,
     },
     /// Check that injected defects are found.
-    Planted,
+    Injected,
     /// List all workloads.
     List,
 }
@@ -108,7 +108,7 @@ fn execute(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         None => run(&arguments.run),
         Some(Command::Races { minutes: count, seed, threads }) => race(minutes(*count)?, *seed, *threads),
-        Some(Command::Planted) => Ok(find_injected()),
+        Some(Command::Injected) => Ok(find_injected()),
         Some(Command::Replay { id, defect }) => replay(id, defect.as_deref()),
         Some(Command::List) => {
             Group::ALL.iter().flat_map(|group| group.workloads()).for_each(|workload| println!("{workload}"));
@@ -138,7 +138,7 @@ fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
     let defect = match defect {
         None => None,
         Some(name) => match DEFECTS.iter().find(|defect| defect.name == name) {
-            None => bail!("--defect {name}: unknown defect; `torture planted` lists all"),
+            None => bail!("--defect {name}: unknown defect; `torture injected` lists all"),
             defect => defect,
         },
     };

@@ -52,7 +52,7 @@ pub struct History {
 pub struct CrashPoint {
     /// Operations that had returned.
     pub returned: usize,
-    /// Whether the next one had begun.
+    /// Whether the next one had started.
     pub begun: bool,
 }
 

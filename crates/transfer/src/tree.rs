@@ -16,7 +16,7 @@ pub struct Facts {
     pub modified_ns: i64,
     pub accessed_ns: Option<i64>,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Of a symbolic link.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
 }
 

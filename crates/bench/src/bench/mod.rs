@@ -189,8 +189,8 @@ fn durable_subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     Ok((vec![on_disk, disk?, in_memory], Vec::new()))
 }
 
-/// As [`measure_section`], for what waits for the disk: the note says how long threads waited for
-/// the cuts of commits, and how near a durable file is to the least that the disk does.
+/// [`measure_section`] for what waits for the disk: the note says how long threads waited for the
+/// cuts of commits, and how near a durable file is to the least that the disk does.
 fn measure_durable(section: &Section, subjects: &mut [Subject], meter: &mut Meter) -> Result<SectionReport> {
     let image = subjects[0].open_image()?;
     let mut report = measure_section(section, subjects, meter)?;

@@ -108,7 +108,7 @@ pub struct Figure {
     /// For a program: its processor time in the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_ns: Option<f64>,
-    /// Of a mount: requests to the server, for each file of the tree.
+    /// For a mount: requests to the server, for each file of the tree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_file: Option<f64>,
 }

@@ -120,7 +120,7 @@ impl Subject {
         Subject::kernel(&directory.display().to_string(), directory, Scratch::in_empty(directory))
     }
 
-    /// As [`Subject::named`], where another subject may use the directory, too.
+    /// [`Subject::named`], where another subject may use the directory, too.
     pub fn inside(directory: &Path) -> Result<Subject> {
         Subject::kernel(&directory.display().to_string(), directory, Scratch::beside_others(directory, "inside"))
     }

@@ -114,7 +114,7 @@ pub struct Outcome {
     pub user_ns: Option<f64>,
     /// For a program: its processor time in the kernel.
     pub system_ns: Option<f64>,
-    /// Of a mount: requests to the server, for each file of the tree.
+    /// For a mount: requests to the server, for each file of the tree.
     pub requests: Option<f64>,
     /// The reason why this file system does not have the call.
     pub refused: Option<String>,

@@ -26,7 +26,7 @@ pub fn crash(run: &mut Subject, entries: u64) -> Result<Crash> {
     let compared = run
         .perform(&Request::CompareFirst(completed), &mut || progress.at(2))
         .context("after the crash, finished entries are lost or wrong")?;
-    // The copy may have finished one entry, or have begun it, without a report.
+    // The copy may have finished one entry, or have started it, without a report.
     ensure!(
         (completed..=completed + 1).contains(&compared.count),
         "after the crash {} names exist although {completed} were copied: this is a defect of DirectFS",

@@ -58,7 +58,7 @@ pub enum Command {
     Ps(Ps),
     /// Show what the processes of an image call: how often, how long, and what they wait for.
     Stats(Stats),
-    /// Show which processes use an image most, anew each second.
+    /// Show which processes use an image most, refreshed each second.
     Top(Top),
     /// Give the memory or disk space of freed blocks back to the system.
     Trim(Trim),

@@ -35,7 +35,7 @@ fn servers(mount: &Mount) -> Vec<ImageUser> {
     processes::users_of(image).into_iter().filter(|user| user.serves_mount).collect()
 }
 
-/// Waits until the server has exited, which closes the image cleanly. Nothing tells which of
+/// Waits until the server has exited, which closes the image cleanly. Nothing shows which of
 /// several servers it was, so as many may remain as the image has other mounts.
 fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
     let mut progress = Progress::start(&format!("waiting until {} is closed cleanly", mount.source.display()), 0);

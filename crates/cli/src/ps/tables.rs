@@ -204,7 +204,7 @@ impl<'f> Observer<'f> {
         match lock.owner {
             LockOwner::Process(table) => of(&|known| known.observed.table == table),
             LockOwner::Description(number) => of(&|known| known.descriptions.contains(&number)),
-            // The kernel has told the mount's server for which process.
+            // The mount's server knows from the kernel for which process.
             LockOwner::Foreign { .. } if lock.process_id > 0 => {
                 let pid = lock.process_id;
                 let at = processes.iter().position(|process| process.pid == pid).unwrap_or_else(|| {

@@ -202,7 +202,7 @@ fn enter() -> Result<()> {
     let handoff = HandoffRecord::parse(value("DIRECTFS_IMAGE")?.as_bytes())
         .context("DIRECTFS_IMAGE comes from another version of directfs; run all programs with one version")?;
     let mount = PathBuf::from(value("DIRECTFS_MOUNT")?);
-    let result = told_process();
+    let result = named_process();
     // The description of a vfork child had another number in its parent's memory. The library, if
     // it is in this program, has moved it to the usual number. SAFETY: asks only.
     let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
@@ -272,7 +272,7 @@ fn options() -> MountOptions {
 
 /// The slot of the process that executed this program, and the descriptor of its meeting directory
 /// if it is not the usual one.
-fn told_process() -> Option<(u32, Option<RawFd>)> {
+fn named_process() -> Option<(u32, Option<RawFd>)> {
     let text = std::env::var("DIRECTFS_PROCESS").ok()?;
     let mut parts = text.split(',');
     let slot = parts.next()?.parse().ok()?;
@@ -373,7 +373,7 @@ fn reopen(open: &[InheritedFile], mount: &Path) -> Result<()> {
         let earlier = open[..index].iter().find(|earlier| earlier.description == file.description);
         let opened = match earlier {
             Some(earlier) => duplicate(earlier.descriptor as RawFd),
-            None => open_anew(file, mount),
+            None => open_again(file, mount),
         };
         let opened = opened.with_context(failed)?;
         // SAFETY: two open descriptors; the second is the file's placeholder.
@@ -389,7 +389,7 @@ fn duplicate(fd: RawFd) -> std::io::Result<OwnedFd> {
     unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()
 }
 
-fn open_anew(file: &InheritedFile, mount: &Path) -> std::io::Result<OwnedFd> {
+fn open_again(file: &InheritedFile, mount: &Path) -> std::io::Result<OwnedFd> {
     let name = match &file.path {
         Some(path) => path.clone(),
         None => mount.join(format!("{}{}", fuse::INHERITED_NAME, file.descriptor)),

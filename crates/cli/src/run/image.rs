@@ -82,7 +82,7 @@ pub fn check_directory(image: &Image, path: &Path, mount: &MountDirectory) -> Re
     result
 }
 
-/// Tells the user of a new shell where the image is.
+/// Reports to the user of a new shell where the image is.
 pub fn announce(image: &Image, changes: Changes, mount: &Path) {
     if !std::io::stderr().is_terminal() {
         return;

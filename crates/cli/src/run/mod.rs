@@ -155,7 +155,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     ended.repeat(&signals)
 }
 
-/// The kernel tells the loader of a program whose effective user or group is not its real one to
+/// The kernel asks the loader of a program whose effective user or group is not its real one to
 /// ignore the preload library (AT_SECURE): the program would work on the machine's own files.
 fn refuse_two_users() -> Result<()> {
     use rustix::process::{getegid, geteuid, getgid, getuid};

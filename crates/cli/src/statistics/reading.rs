@@ -24,13 +24,13 @@ pub struct Reading {
     pub at: Instant,
     /// The users of the image, and what they wait for.
     pub users: ps::Report,
-    /// Of all threads that ever used the image.
+    /// The totals of all threads that ever used the image.
     pub totals: CallTotals,
     /// By slot.
     pub slots: HashMap<u32, Slot>,
     /// `None`: no process uses the image, or a mount alone.
     pub space: Option<(SpaceReport, CacheReport)>,
-    /// Of an image on a disk.
+    /// The commits of an image on a disk.
     pub commits: Option<Commits>,
     pub mounts: Vec<MountReading>,
 }
@@ -39,7 +39,7 @@ pub struct Reading {
 pub struct Slot {
     /// The process of its owner; zero: none, or not known here.
     pub pid: i32,
-    /// Of all its owners.
+    /// The totals of all owners of the slot.
     pub totals: CallTotals,
 }
 

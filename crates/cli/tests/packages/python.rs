@@ -33,7 +33,7 @@ fn build_wheel(environment: &Path) -> PathBuf {
         .args(["build", "--profile", "dev", "--locked", "--quiet", "--out"])
         .arg(&wheels)
         .current_dir(sources().join("crates/python"));
-    // The variables that cargo sets for this test would build everything anew.
+    // The variables that cargo sets for this test would build everything again.
     let ours = std::env::vars_os().map(|(name, _)| name);
     for name in ours.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_")) {
         maturin.env_remove(name);

@@ -368,7 +368,7 @@ fn answer(shared: &Shared, opcode: u32, body: &[u8]) -> Result<Vec<u8>, i32> {
             content.flush();
             Ok(Vec::new())
         }
-        // Of a file system without limits of interest.
+        // The figures are those of a file system without limits of interest.
         opcode::STATFS => {
             Ok([words(&[1 << 20, 1 << 20, 1 << 20, 1, 1]), words(&[255 << 32 | 4096, 4096]), vec![0; 24]].concat())
         }

@@ -12,7 +12,7 @@ fn on_tmpfs(script: &str) -> Output {
     Command::new("sh").args(["-c", script]).current_dir(directory.path()).output().unwrap()
 }
 
-/// The same in the mount of a run, which starts after the commands in `before`.
+/// `on_tmpfs` in the mount of a run, which starts after the commands in `before`.
 fn under_run(before: &str, script: &str) -> Output {
     let outer = format!("{before} exec {} run -C /mnt/directfs -- sh -c '{script}'", env!("CARGO_BIN_EXE_directfs"));
     Command::new("sh").args(["-c", &outer]).output().unwrap()

@@ -78,7 +78,7 @@ impl Drop for BreakTime {
     }
 }
 
-/// A process under `run` that takes leases on the file `f`, as it is told.
+/// A process under `run` that takes leases on the file `f`, by orders.
 struct Holder {
     child: Child,
     orders: ChildStdin,
@@ -97,7 +97,7 @@ impl Holder {
         Holder { child, orders, answers }
     }
 
-    fn tell(&mut self, order: &str) {
+    fn order(&mut self, order: &str) {
         writeln!(self.orders, "{order}").unwrap();
         let mut answer = self.hear();
         // A writer breaks once more what a reader has broken.
@@ -143,8 +143,8 @@ impl Shared {
         Some(Shared { point, file, holder, _directory: directory })
     }
 
-    fn tell(&mut self, order: &str) {
-        self.holder.as_mut().unwrap().tell(order);
+    fn order(&mut self, order: &str) {
+        self.holder.as_mut().unwrap().order(order);
     }
 
     fn hear(&mut self) -> String {
@@ -171,7 +171,7 @@ impl Drop for Shared {
 fn opens_through_a_mount_wait_for_the_holder_of_a_lease() {
     let _time = BREAK_TIME.read().unwrap_or_else(PoisonError::into_inner);
     let Some(mut shared) = Shared::new("opens_through_a_mount_wait_for_the_holder_of_a_lease") else { return };
-    shared.tell("write");
+    shared.order("write");
     let now = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&shared.file);
     assert_eq!(now.unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(shared.hear(), "broken");
@@ -189,7 +189,7 @@ fn opens_through_a_mount_wait_for_the_holder_of_a_lease() {
         assert_eq!(fs::metadata(&shared.file).unwrap().len(), 7, "a stat opens nothing");
     }
     assert!(waiting.iter().all(|open| !open.is_finished()), "an open passed the lease");
-    shared.tell("release");
+    shared.order("release");
     for open in waiting {
         open.join().unwrap().expect("opens");
     }
@@ -201,22 +201,22 @@ fn opens_through_a_mount_wait_for_the_holder_of_a_lease() {
 fn a_read_lease_is_broken_by_writers_and_truncations_on_a_mount() {
     let _time = BREAK_TIME.read().unwrap_or_else(PoisonError::into_inner);
     let Some(mut shared) = Shared::new("a_read_lease_is_broken_by_writers_and_truncations_on_a_mount") else { return };
-    shared.tell("read");
+    shared.order("read");
     assert_eq!(fs::read(&shared.file).unwrap(), b"content", "readers share it");
     let file = shared.file.clone();
     let truncate = thread::spawn(move || truncated(&file, 3));
     assert_eq!(shared.hear(), "broken");
     assert!(!truncate.is_finished());
     assert_eq!(fs::read(&shared.file).unwrap(), b"content");
-    shared.tell("release");
+    shared.order("release");
     assert_eq!(truncate.join().unwrap(), 0);
     assert_eq!(fs::read(&shared.file).unwrap(), b"con");
-    shared.tell("read");
+    shared.order("read");
     let file = shared.file.clone();
     let writer = thread::spawn(move || File::create(file));
     assert_eq!(shared.hear(), "broken");
     assert_eq!(fs::read(&shared.file).unwrap(), b"con", "it is truncated after the lease");
-    shared.tell("release");
+    shared.order("release");
     writer.join().unwrap().expect("opens");
     assert_eq!(fs::read(&shared.file).unwrap(), b"");
     shared.end();
@@ -232,7 +232,7 @@ fn truncated(path: &Path, length: i64) -> i32 {
 fn a_killed_program_does_not_wait_for_a_lease_on_a_mount() {
     let _time = BREAK_TIME.read().unwrap_or_else(PoisonError::into_inner);
     let Some(mut shared) = Shared::new("a_killed_program_does_not_wait_for_a_lease_on_a_mount") else { return };
-    shared.tell("write");
+    shared.order("write");
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         let mut reader = Command::new("cat").arg(&shared.file).stdout(Stdio::null()).spawn().unwrap();
         if signal == libc::SIGTERM {
@@ -267,7 +267,7 @@ fn time_of_a_break(test: &str, seconds: u32) -> Option<Duration> {
         shared.end();
         return None;
     };
-    shared.tell("write");
+    shared.order("write");
     let start = Instant::now();
     assert_eq!(fs::read(&shared.file).unwrap(), b"content", "the open waits no longer");
     let waited = start.elapsed();

@@ -10,7 +10,7 @@ fn compiled(directory: &Path, linked: bool) -> Option<(PathBuf, PathBuf)> {
     compiled_as("raw", directory, linked, &[])
 }
 
-/// The same for a library of this name, with further arguments for the compiler.
+/// `compiled` for a library of this name, with further arguments for the compiler.
 fn compiled_as(name: &str, directory: &Path, linked: bool, arguments: &[&str]) -> Option<(PathBuf, PathBuf)> {
     let (library, program) = (directory.join(format!("lib{name}.so")), directory.join("program"));
     if !compile("raw_library", &library, &[&["-shared", "-fPIC"], arguments].concat()) {

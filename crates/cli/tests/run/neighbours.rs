@@ -34,7 +34,7 @@ impl Shell {
     }
 
     /// The output of commands, standard error included.
-    fn tell(&mut self, commands: &str) -> String {
+    fn run(&mut self, commands: &str) -> String {
         let orders = self.orders.as_mut().unwrap();
         writeln!(orders, "{{ {commands}\n}} 2>&1; echo; echo END").unwrap();
         let mut result = String::new();
@@ -96,15 +96,15 @@ fn an_image_and_its_copy_are_used_at_the_same_time() {
     let image = image_in(directory.path());
     let copy = directory.path().join("copy");
     let mut first = Shell::start(&image);
-    assert_eq!(first.tell("for i in 1 2 3; do echo original >f$i; done; ls"), "f1\nf2\nf3");
+    assert_eq!(first.run("for i in 1 2 3; do echo original >f$i; done; ls"), "f1\nf2\nf3");
     fs::copy(&image, &copy).unwrap();
     let mut second = Shell::start(&copy);
-    assert_eq!(second.tell("rm f1; echo copy >f2; ls"), "f2\nf3");
+    assert_eq!(second.run("rm f1; echo copy >f2; ls"), "f2\nf3");
     // The third process that opens an image finds the region of that image.
     let mut third = Shell::start(&image);
-    assert_eq!(third.tell("cat f1 f2; echo third >f4; ls"), "original\noriginal\nf1\nf2\nf3\nf4");
-    assert_eq!(first.tell("cat f4"), "third");
-    assert_eq!(second.tell("cat f2 f4"), "copy\ncat: f4: No such file or directory");
+    assert_eq!(third.run("cat f1 f2; echo third >f4; ls"), "original\noriginal\nf1\nf2\nf3\nf4");
+    assert_eq!(first.run("cat f4"), "third");
+    assert_eq!(second.run("cat f2 f4"), "copy\ncat: f4: No such file or directory");
     for shell in [first, second, third] {
         assert_eq!(shell.end(), Some(0));
     }
@@ -129,17 +129,17 @@ fn a_child_in_a_pid_namespace_keeps_its_slot_and_its_locks() {
         let script = script
             .replace(">n;", &format!(">{name}.n;"))
             .replace("mv n o; rm o", &format!("mv {name}.n {name}.o; rm {name}.o"));
-        shell.tell(&format!("unshare --pid --fork --mount-proc sh -c '{script}' >{name}.out 2>&1 &"));
-        shell.tell(&format!("while [ ! -e {name}.begun ]; do :; done"));
+        shell.run(&format!("unshare --pid --fork --mount-proc sh -c '{script}' >{name}.out 2>&1 &"));
+        shell.run(&format!("while [ ! -e {name}.begun ]; do :; done"));
     }
     // Starts and ends of processes make the others check for dead ones.
-    let stolen = shell.tell(
+    let stolen = shell.run(
         "for i in $(seq 200); do /bin/true; : >t.$i; rm t.$i; \
          flock -n one.held true && echo stolen; flock -n two.held true && echo stolen; done",
     );
     assert_eq!(stolen, "");
     assert_eq!(
-        shell.tell(": >stop; wait; cat one.out two.out; ls"),
+        shell.run(": >stop; wait; cat one.out two.out; ls"),
         "kept\nkept\none.begun\none.held\none.out\nstop\ntwo.begun\ntwo.held\ntwo.out"
     );
     assert_eq!(shell.end(), Some(0));
@@ -159,13 +159,13 @@ fn a_descriptor_of_a_process_is_never_taken_for_that_of_another_namespace() {
     let within =
         |file: &str, script: &str| format!("unshare --pid --fork --mount-proc sh -c 'exec 3<{file}; {script}'");
     let read = within("two", "cat /proc/1/fd/3 || echo refused");
-    shell.tell("echo first >one; echo second >two");
-    assert_eq!(shell.tell(&read), "second");
-    shell.tell(&format!("{} &", within("one", ": >begun; while [ ! -e stop ]; do :; done")));
-    shell.tell("while [ ! -e begun ]; do :; done");
-    let found = shell.tell(&read);
+    shell.run("echo first >one; echo second >two");
+    assert_eq!(shell.run(&read), "second");
+    shell.run(&format!("{} &", within("one", ": >begun; while [ ! -e stop ]; do :; done")));
+    shell.run("while [ ! -e begun ]; do :; done");
+    let found = shell.run(&read);
     assert!(found.ends_with("refused") && !found.contains("first"), "{found}");
-    assert_eq!(shell.tell(": >stop; wait"), "");
+    assert_eq!(shell.run(": >stop; wait"), "");
     assert_eq!(shell.end(), Some(0));
 }
 
@@ -179,12 +179,12 @@ fn a_process_that_dies_in_a_pid_namespace_is_noticed_outside() {
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
     let script = "exec 9>held; flock 9; : >begun; exec sleep 1000";
-    shell.tell(&format!(
+    shell.run(&format!(
         "unshare --pid --fork --kill-child sh -c '{script}' >/dev/null 2>&1 & namespace=$!; \
          while [ ! -e begun ]; do :; done"
     ));
-    assert_eq!(shell.tell("flock -n held echo free"), "", "the process in the namespace has the lock");
-    let killed = shell.tell("kill -9 $namespace; timeout 600 flock held echo free");
+    assert_eq!(shell.run("flock -n held echo free"), "", "the process in the namespace has the lock");
+    let killed = shell.run("kill -9 $namespace; timeout 600 flock held echo free");
     assert_eq!(killed.lines().last(), Some("free"), "{killed}");
     shell.end();
     assert_sound(&image);
@@ -200,7 +200,7 @@ fn killed_children_are_noticed_where_few_descriptors_are_allowed() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
     let mut shell = Shell { child, orders, answers };
-    shell.tell("for i in $(seq 30); do (: >file; sh -c 'kill -9 $PPID'; :); done");
+    shell.run("for i in $(seq 30); do (: >file; sh -c 'kill -9 $PPID'; :); done");
     let opened = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
     let thread = opened.fs().enter().unwrap();
     let processes = posix::process::Processes::new(opened.fs()).unwrap();
@@ -277,18 +277,18 @@ fn the_kernel_finds_nothing_behind_a_working_directory_or_a_descriptor_of_the_mo
     let directory = scratch();
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
-    let process = shell.tell("echo content >file; exec 5<file 6>other 7<.; cd .; echo $$");
+    let process = shell.run("echo content >file; exec 5<file 6>other 7<.; cd .; echo $$");
     let behind = |name: &str| PathBuf::from(format!("/proc/{process}/{name}"));
     assert_eq!(fs::read_dir(behind("cwd")).unwrap().count(), 0, "the kernel's working directory is empty");
     let made = fs::write(behind("cwd/made"), "").unwrap_err();
     assert_eq!(made.raw_os_error(), Some(libc::ENOENT), "and nothing can be made there");
     for fd in ["fd/5", "fd/6", "fd/7"] {
-        // The same as root: unreachable content must not look like an empty file.
+        // Again as root: unreachable content must not look like an empty file.
         let opened = fs::File::open(behind(fd));
         assert!(opened.is_err() || opened.unwrap().metadata().unwrap().is_dir(), "{fd} can be opened");
         assert!(fs::read(behind(fd)).is_err(), "{fd} can be read");
     }
-    assert_eq!(shell.tell("cat <&5; ls"), "content\nfile\nother");
+    assert_eq!(shell.run("cat <&5; ls"), "content\nfile\nother");
     shell.end();
 }
 
@@ -296,7 +296,7 @@ fn the_kernel_finds_nothing_behind_a_working_directory_or_a_descriptor_of_the_mo
 fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     let directory = scratch();
     let image = image_in(directory.path());
-    // The same names on the host, where the shell was started.
+    // These names on the host, where the shell was started.
     let host = directory.path().join("host");
     fs::create_dir_all(host.join("precious")).unwrap();
     fs::write(host.join("precious/file"), "precious").unwrap();
@@ -305,7 +305,7 @@ fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
     let mut shell = Shell { child, orders, answers };
-    shell.tell("cd $DIRECTFS_MOUNT; mkdir precious; : >precious/inside; exec 5<precious/inside");
+    shell.run("cd $DIRECTFS_MOUNT; mkdir precious; : >precious/inside; exec 5<precious/inside");
     let opened = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
     // Another process takes the shell for dead: its slots get another owner.
     let (dram, layout) = (opened.fs().dram(), opened.fs().dram().layout);
@@ -323,13 +323,13 @@ fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     for commands in
         ["rm -rf ./precious", "(: >made-by-mistake)", "(read line <&5)", "(cd precious)", "(: >$DIRECTFS_MOUNT/x)"]
     {
-        let result = shell.tell(&format!("{commands}; echo $?"));
+        let result = shell.run(&format!("{commands}; echo $?"));
         assert_ne!(result.lines().last(), Some("0"), "{commands}: {result}");
     }
     assert_eq!(fs::read_to_string(host.join("precious/file")).unwrap(), "precious");
     assert_eq!(fs::read_dir(&host).unwrap().count(), 1, "nothing was made outside");
     // The process's files on the host are unharmed.
-    assert_eq!(shell.tell(&format!("read line <{}; echo $line", host.join("precious/file").display())), "precious");
+    assert_eq!(shell.run(&format!("read line <{}; echo $line", host.join("precious/file").display())), "precious");
     shell.end();
     drop(opened);
 }
@@ -343,7 +343,7 @@ fn fifos_and_sockets_of_an_image_are_out_of_reach_of_other_users() {
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
     let process =
-        shell.tell("mkfifo -m 600 secret; (echo content >secret) & (exec sleep 1000 >secret) & sleeper=$!; echo $$");
+        shell.run("mkfifo -m 600 secret; (echo content >secret) & (exec sleep 1000 >secret) & sleeper=$!; echo $$");
     let runtime = runtime_directory_of(&process);
     let meeting = fs::read_dir(&runtime).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
     let meeting = meeting.expect("a meeting directory");
@@ -365,17 +365,17 @@ fn fifos_and_sockets_of_an_image_are_out_of_reach_of_other_users() {
     assert_eq!(stdout(&found), "");
     let read = as_stranger("timeout", &["600", "cat", fifo.to_str().unwrap()]);
     assert!(stderr(&read).contains("Permission denied"), "even by its full name: {}{}", stdout(&read), stderr(&read));
-    assert_eq!(shell.tell("timeout 600 head -1 secret"), "content");
+    assert_eq!(shell.run("timeout 600 head -1 secret"), "content");
     // Programs of other users that root started in the same run can use the FIFO.
     let stranger = format!("setpriv --reuid {STRANGER} --clear-groups");
-    shell.tell("chmod 777 .; mkfifo open; chmod 666 open");
+    shell.run("chmod 777 .; mkfifo open; chmod 666 open");
     assert_eq!(
-        shell.tell(&format!("({stranger} sh -c 'echo from a stranger >open') & timeout 600 cat open")),
+        shell.run(&format!("({stranger} sh -c 'echo from a stranger >open') & timeout 600 cat open")),
         "from a stranger"
     );
-    assert_eq!(shell.tell(&format!("(echo from root >open) & {stranger} timeout 600 cat open; wait $!")), "from root");
-    assert_eq!(shell.tell(&format!("{stranger} cat secret 2>&1 | grep -o 'Permission denied'")), "Permission denied");
-    shell.tell("kill $sleeper; wait");
+    assert_eq!(shell.run(&format!("(echo from root >open) & {stranger} timeout 600 cat open; wait $!")), "from root");
+    assert_eq!(shell.run(&format!("{stranger} cat secret 2>&1 | grep -o 'Permission denied'")), "Permission denied");
+    shell.run("kill $sleeper; wait");
     shell.end();
 }
 
@@ -391,7 +391,7 @@ fn nobody_can_take_the_name_of_a_runtime_directory_first() {
         fs::read(image).unwrap()[256..264].iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
     let mut shell = shell;
-    shell.tell("true");
+    shell.run("true");
     let before = PathBuf::from(format!("/dev/shm/directfs-{}", name(&image)));
     assert!(before.join("region").exists());
     // All processes of the run die. Another user then creates a directory at the path that the
@@ -407,7 +407,7 @@ fn nobody_can_take_the_name_of_a_runtime_directory_first() {
     let squatted = as_stranger("mkdir", &[before.to_str().unwrap()]);
     assert!(squatted.status.success(), "{}", stderr(&squatted));
     let mut again = Shell::start(&image);
-    assert_eq!(again.tell("echo works"), "works");
+    assert_eq!(again.run("echo works"), "works");
     assert_ne!(format!("/dev/shm/directfs-{}", name(&image)), before.to_str().unwrap(), "another name each time");
     again.end();
     fs::remove_dir(&before).unwrap();
@@ -431,7 +431,7 @@ fn landlock_does_not_pretend_to_protect_files_of_the_mount() {
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
     let refused = format!("{EOPNOTSUPP} {EOPNOTSUPP} {EOPNOTSUPP} 0");
-    assert_eq!(shell.tell(&format!("python3 -c '{script}'")), refused);
+    assert_eq!(shell.run(&format!("python3 -c '{script}'")), refused);
     shell.end();
 }
 
@@ -444,11 +444,11 @@ fn a_socket_of_the_mount_is_reached_from_another_network_namespace() {
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
     let server = "import socket; s = socket.socket(socket.AF_UNIX); s.bind(\"name\"); s.listen(); open(\"ready\", \"w\"); c, _ = s.accept(); c.send(b\"hello\")";
-    shell.tell(&format!("python3 -c '{server}' & while [ ! -e ready ]; do :; done"));
+    shell.run(&format!("python3 -c '{server}' & while [ ! -e ready ]; do :; done"));
     let names = fs::read_to_string("/proc/net/unix").unwrap();
     assert!(!names.contains("@directfs"), "no abstract name, which any user could connect to");
     let client = "import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"name\"); print(s.recv(9).decode())";
-    assert_eq!(shell.tell(&format!("unshare --net python3 -c '{client}'; wait")), "hello");
+    assert_eq!(shell.run(&format!("unshare --net python3 -c '{client}'; wait")), "hello");
     shell.end();
 }
 
@@ -474,16 +474,16 @@ fn other_namespaces_reach_the_image_and_other_root_directories_work_or_are_refus
     let root = directory.path().join("root");
     fs::create_dir(&root).unwrap();
     let mut shell = Shell::start(&image);
-    shell.tell("echo inside >f; mkdir root");
+    shell.run("echo inside >f; mkdir root");
     for namespace in ["--ipc", "--net", "--uts", "--mount", "--pid --fork"] {
-        assert_eq!(shell.tell(&format!("unshare {namespace} cat f")), "inside", "{namespace}");
+        assert_eq!(shell.run(&format!("unshare {namespace} cat f")), "inside", "{namespace}");
     }
     // Without /proc, and with an ordinary directory in its place.
     let hidden = "mount -t tmpfs none /proc && cat f && echo more >>f && tail -n 1 f && ls";
-    assert_eq!(shell.tell(&format!("unshare --mount sh -c '{hidden}'")), "inside\nmore\nf\nroot");
+    assert_eq!(shell.run(&format!("unshare --mount sh -c '{hidden}'")), "inside\nmore\nf\nroot");
     let foreign = "mount -t tmpfs none /proc && mkdir -p /proc/self/fd /proc/1 && tail -n 1 f";
-    assert_eq!(shell.tell(&format!("unshare --mount sh -c '{foreign}'")), "more");
-    assert_eq!(shell.tell("chroot / tail -n 1 /mnt/directfs/f"), "more");
+    assert_eq!(shell.run(&format!("unshare --mount sh -c '{foreign}'")), "more");
+    assert_eq!(shell.run("chroot / tail -n 1 /mnt/directfs/f"), "more");
     let remedy = "is not possible under `directfs run`: use `directfs mount`";
     for (what, command) in [
         ("a root directory in", "chroot root true"),
@@ -492,23 +492,23 @@ fn other_namespaces_reach_the_image_and_other_root_directories_work_or_are_refus
         ("a bind mount of", "unshare --mount mount --bind root /tmp"),
         ("a mount in", "unshare --mount mount -t tmpfs none root"),
     ] {
-        let refused = shell.tell(&format!("{command} 2>&1; echo status $?"));
+        let refused = shell.run(&format!("{command} 2>&1; echo status $?"));
         assert!(refused.contains(&format!("directfs: {what} /mnt/directfs {remedy}")), "{command}: {refused}");
         assert!(refused.contains("not supported") && !refused.ends_with("status 0"), "{command}: {refused}");
     }
-    let refused = shell.tell("mknod null c 1 3 && { echo x >null; } 2>&1; ls");
+    let refused = shell.run("mknod null c 1 3 && { echo x >null; } 2>&1; ls");
     assert!(refused.contains(&format!("directfs: writing to a device in /mnt/directfs {remedy}")), "{refused}");
     assert!(refused.ends_with("f\nnull\nroot"), "{refused}");
     let in_root = format!("chroot {} /bin/true; echo status $?", root.display());
-    assert!(shell.tell(&in_root).ends_with("No such file or directory\nstatus 127"), "as without DirectFS");
+    assert!(shell.run(&in_root).ends_with("No such file or directory\nstatus 127"), "as without DirectFS");
     fs::create_dir(root.join("bin")).unwrap();
     fs::copy("/bin/true", root.join("bin/true")).unwrap();
-    let refused = shell.tell(&in_root);
+    let refused = shell.run(&in_root);
     fs::remove_dir_all(root.join("bin")).unwrap();
     assert!(refused.contains("directfs: /bin/true") && refused.ends_with("status 126"), "{refused}");
     // A process that has changed its root directory and executes nothing sees the other one.
     let listing = format!("import os; os.chroot(\"{}\"); print(os.listdir(\"/\"))", root.display());
-    assert_eq!(shell.tell(&format!("python3 -c '{listing}'")), "[]");
+    assert_eq!(shell.run(&format!("python3 -c '{listing}'")), "[]");
     shell.end();
     assert_sound(&image);
 }

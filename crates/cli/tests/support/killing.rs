@@ -75,7 +75,7 @@ fn traced(command: &mut Command, ends: &mut dyn FnMut(i32) -> bool) -> bool {
     if is_alive {
         child.kill().expect("it is there");
     }
-    // Of one that has ended the status is taken already.
+    // If it has ended, the status is taken already.
     let _ = child.wait();
     is_alive
 }

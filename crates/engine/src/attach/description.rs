@@ -47,8 +47,8 @@ pub fn changed_superblock<M: Memory>(pm: &Region<M>, change: &DescriptionChange)
     Ok(block)
 }
 
-/// The same of an image in use, whose processes are found by the superblock. It is right also where
-/// a thread that made the same change died before it had stored all words of it.
+/// `changed_superblock` of an image in use, whose processes are found by the superblock. It is
+/// right also where a thread that made the same change died before it had stored all words of it.
 pub fn superblock_with<M: Memory>(pm: &Region<M>, change: &DescriptionChange) -> Result<[u8; BLOCK_BYTES as usize]> {
     let mut block = [0u8; BLOCK_BYTES as usize];
     pm.read_bytes(0, &mut block)?;

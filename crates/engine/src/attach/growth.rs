@@ -5,7 +5,7 @@
 //! size. Then the size in the DRAM region follows, and group after group of the new blocks becomes
 //! free. Other threads go on meanwhile.
 //!
-//! Of an image on a disk the processes have a working copy, and its commits a journal that moves.
+//! The processes of an image on a disk have a working copy, and its commits a journal that moves.
 //! The layer above makes the image in the file larger first, and then this one adopts the size
 //! ([`Thread::adopt_size`]).
 //!
@@ -147,8 +147,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if fs.image_bytes() == bytes { Ok(()) } else { Err(Error::Invalid) }
     }
 
-    /// Completes or forgets a growth that has begun. The caller holds the lock of commits. Returns
-    /// whether the image has grown.
+    /// Completes or forgets a growth that has started. The caller holds the lock of commits.
+    /// Returns whether the image has grown.
     pub(crate) fn settle_growth(&self) -> Result<bool> {
         let header = self.fs.header()?;
         let wanted = header.image_size_wanted.load(Acquire);

@@ -2,7 +2,7 @@
 //! regular files and free blocks. For a region of which only some pages are resident.
 //!
 //! Invariants
-//! - Only a clean image with a whole snapshot is loaded in part: its maps tell what is in use, and
+//! - Only a clean image with a whole snapshot is loaded in part: its maps show what is in use, and
 //!   its inodes lead to the data. In others an inode may lead to blocks that serve another purpose.
 //! - Of what a damaged image calls both data and metadata, inodes and map nodes are loaded. A page
 //!   of a directory reads as zeros then, which do not verify.
@@ -60,7 +60,7 @@ pub fn load_metadata<M: Memory>(pm: &Region<M>, uses: &mut dyn BlockUses) -> Res
         let Some(segment) = snapshot::segment_at(pm, &geometry, number / INODES_PER_SEGMENT)? else { return Ok(()) };
         let inode = pm.get(Pm::<Inode>::new(segment.inode_offset(number % INODES_PER_SEGMENT)))?;
         let Some(root) = data_root(inode, number) else { return Ok(()) };
-        // Of a damaged map all is loaded that it does not lead to.
+        // If the map is damaged, all is loaded that it does not lead to.
         let _ = visit_data(pm, &geometry, root, &mut |blocks| uses.data(blocks));
         Ok(())
     })?;

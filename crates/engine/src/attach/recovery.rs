@@ -393,7 +393,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
         })
     }
 
-    /// Clears an inode that is free or that a create had begun. The fields that the next life
+    /// Clears an inode that is free or that a create had started. The fields that the next life
     /// expects to be zero must be zero, and a property entry left by the create must not have the
     /// next life's generation.
     fn clear_unborn(self, inode: &Inode, number: u64) {
@@ -451,8 +451,8 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
             self.pm.flush(self.pm.retract(&inode.parent, ROOT_INODE)).unfenced();
         }
         if !is_directory && (inode.parent.load() | inode.log.load()) != 0 {
-            // Of an earlier life: a torn create may have left them, since the birth word does not
-            // certify them.
+            // They are of an earlier life: a torn create may have left them, since the birth word
+            // does not certify them.
             let cleared = self.pm.retract(&inode.parent, 0).and(self.pm.retract(&inode.log, 0));
             self.pm.flush(cleared).unfenced();
         }

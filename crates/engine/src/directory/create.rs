@@ -72,7 +72,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.create_at(&location, false, new)
     }
 
-    /// As [`Thread::create`], for callers that have already prefetched or looked up the place.
+    /// [`Thread::create`] for callers that have already prefetched or looked up the place.
     ///
     /// `seems_absent` says that a recent lookup did not find the name ([`Thread::seems_absent`]);
     /// then it is looked up again only under its bucket. If it exists after all, a slot of the
@@ -94,7 +94,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.leaving_spare(|| self.retry_with_spare(operation))
     }
 
-    /// As [`Thread::retry_when_full`], for an operation that takes no space for long.
+    /// [`Thread::retry_when_full`] for an operation that takes no space for long.
     pub(crate) fn retry_with_spare<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         self.recycler().make_room()?;
         match self.retry_when_dram_full(&operation) {
@@ -168,7 +168,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.prepare_name_with_slot(directory, parent, length, false, || self.claim_slot(directory))
     }
 
-    /// As [`Thread::prepare_name`], for a name that takes the place of another name of the same
+    /// [`Thread::prepare_name`] for a name that takes the place of another name of the same
     /// directory.
     pub(super) fn prepare_moving(
         &self,
@@ -179,8 +179,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.prepare_name_with_slot(directory, parent, length, true, || self.claim_slot(directory))
     }
 
-    /// As [`Thread::prepare_name`], for a dentry that replaces the dentry at an offset under the
-    /// same name.
+    /// [`Thread::prepare_name`] for a dentry that replaces the dentry at an offset under the same
+    /// name.
     pub(super) fn prepare_replacement(
         &self,
         directory: &'f Cachelet,
@@ -205,8 +205,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<PreparedName<'f>> {
         let lines = dentry_lines(length);
         let dentry_offset = self.allocator().allocate_lines(lines)?;
-        // Of a name that moves one of the two slots will be a hole, even if the rename fails, and
-        // the number of names stays the same.
+        // When a name moves, one of the two slots will be a hole, even if the rename fails, and the
+        // number of names stays the same.
         let is_alive = match moves {
             true => self.count_names(directory, CountChange::MOVE),
             false => self.count_names(directory, CountChange::NAME),

@@ -138,7 +138,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     }
 
     /// Takes the names of a directory that a dead thread left in need of a recount out of the
-    /// mindex, so that they are indexed and counted anew. Not pinned.
+    /// mindex, so that they are indexed and counted again. Not pinned.
     pub(super) fn evict_for_recount(self, directory: Node) -> Result<()> {
         let cachelet = self.cachelet(directory)?;
         self.intend_maintenance(directory.cachelet);

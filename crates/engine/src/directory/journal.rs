@@ -121,7 +121,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// As the reaper of this slot, whose rename did not happen: clears a partly written record that
-    /// it had begun over an older one.
+    /// it had started over an older one.
     pub(crate) fn discard_record(&self) -> Result<()> {
         let pm = &self.fs.pm;
         let Some((pair, renames)) = self.journal_pair()? else { return Ok(()) };
@@ -155,8 +155,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(cleared.and(self.clear_pairs(shared)?))
     }
 
-    /// The same for some pairs of journal slots, at most [`CLEARED_PAIRS`], each with its count of
-    /// renames.
+    /// `clear_journal` for some pairs of journal slots, at most [`CLEARED_PAIRS`], each with its
+    /// count of renames.
     fn clear_pairs<'a>(&self, pairs: impl Iterator<Item = (u64, Result<&'a AtomicU64>)>) -> Result<Flushed> {
         let pm = &self.fs.pm;
         let mut steps = Flushed::nothing();

@@ -1,14 +1,14 @@
 //! Appending to a directory's log (paper III.F). Slots are claimed by CAS on the tail, which lives
 //! in DRAM. The nonzero slots on the image are the truth, so the tail needs no persisting.
 //!
-//! Of a directory that several threads change at once ([`super::totals`]) each thread claims slots
+//! In a directory that several threads change at once ([`super::totals`]), each thread claims slots
 //! in advance, so that they do not share a line.
 //!
 //! Invariants
 //! - A claimed slot belongs to its claimer alone. If the claimer fails, the slot stays zero for
 //!   ever: a hole.
 //! - Slots claimed in advance are used only while the directory has the log of then: it was neither
-//!   indexed anew nor compacted since, and is not being compacted. A compaction begins before the
+//!   indexed again nor compacted since, and is not being compacted. A compaction begins before the
 //!   grace period that it waits for, so no slot is filled in a page that it copies.
 //! - A slot that names a dentry changes only when a rename gives its name to another file. One
 //!   store then makes it name the new dentry, which has the same cookie, so a listing meets the
@@ -98,7 +98,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// As [`Thread::claim_slot`], of a directory that is shared and not maintained.
+    /// [`Thread::claim_slot`] of a directory that is shared and not maintained.
     #[inline(never)]
     fn claim_slot_in_advance(&self, directory: &'f Cachelet) -> Result<ClaimedSlot<'f>> {
         let index = self.fs.dram.index_of(directory);

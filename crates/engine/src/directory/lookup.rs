@@ -117,7 +117,7 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
             }
             last = Some((cachelet, stamp.cachelet));
         }
-        // The marks tell whether it is removed; the counts are not read, because every create in it
+        // The marks show whether it is removed; the counts are not read, because every create in it
         // writes their line.
         let (cachelet, index) = last?;
         Some(VisitedFile { cachelet, node: Node { cachelet: index, number: cachelet.number.load(Relaxed) } })
@@ -136,9 +136,9 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
         self.find_prefetching(directory, name, |_| {})
     }
 
-    /// As [`Visit::find`]. `prefetch` receives the index of a cachelet that the name probably leads
-    /// to while that cachelet is still being loaded from memory. The layer above can then prefetch
-    /// its own record of the file at the same time.
+    /// Like [`Visit::find`]. `prefetch` receives the index of a cachelet that the name probably
+    /// leads to while that cachelet is still being loaded from memory. The layer above can then
+    /// prefetch its own record of the file at the same time.
     #[inline]
     pub fn find_prefetching(
         &self,

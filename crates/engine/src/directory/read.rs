@@ -107,7 +107,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// The same, without a walk: `None` if the directory is not indexed. It gets no names then.
+    /// `next_cookie` without a walk: `None` if the directory is not indexed. It gets no names then.
     pub fn next_cookie_known(&self, directory: Node) -> Result<Option<u64>> {
         let _pin = self.pin();
         let cachelet = self.cachelet(directory)?;
@@ -127,7 +127,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Whether any thread could find a name in a directory. A name is counted from before it can be
-    /// found until after it cannot be found, so the count alone does not tell. Pinned.
+    /// found until after it cannot be found, so the count alone does not show it. Pinned.
     pub(super) fn has_names(&self, index: u32, directory: &Cachelet) -> Result<bool> {
         let node = Node { cachelet: index, number: directory.number.load(Relaxed) };
         let mut found = false;

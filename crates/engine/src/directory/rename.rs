@@ -87,7 +87,7 @@ struct RenameChange<'c, 'f> {
     source: &'c SideTarget<'f>,
     /// The previous holder of the new name.
     victim: Option<&'c SideTarget<'f>>,
-    /// Of a replaced file: whether it has other names.
+    /// For a replaced file: whether it has other names.
     others: Option<bool>,
     /// The new name.
     arrival: &'c PreparedName<'f>,

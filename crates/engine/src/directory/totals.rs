@@ -93,7 +93,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// As [`Thread::count_names`], in this thread's slot. None: must be counted in the directory.
+    /// [`Thread::count_names`] in this thread's slot. None: must be counted in the directory.
     #[inline(always)]
     fn count_apart(&self, directory: &Cachelet, index: u32, change: CountChange) -> Option<bool> {
         let place = self.slot.names.place(index);
@@ -140,7 +140,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees a place of this thread's slot from the changes of another directory. None if they must
-    /// stay: the directory is about to be counted anew, or is being evicted.
+    /// stay: the directory is about to be counted again, or is being evicted.
     #[cold]
     fn pass_on_other(&self, place: &AtomicU64, index: u32) -> Option<()> {
         let other = self.fs.dram.cachelet(index).ok()?;
@@ -251,7 +251,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         forbidden
     }
 
-    /// Drops the changes of a directory whose totals will be counted anew. No thread changes it.
+    /// Drops the changes of a directory whose totals will be counted again. No thread changes it.
     pub(crate) fn discard_changes(&self, directory: &Cachelet) -> Result<()> {
         if !directory.as_directory().was_shared() {
             return Ok(());

@@ -22,7 +22,7 @@ const UNDURABLE_NS: i64 = 1_000_000_000;
 const TIMESTAMP_BITS: i64 = !1;
 /// Thread slots that can be scanned in the time of one name lookup.
 const THREADS_A_LOOKUP: u64 = 8;
-/// Announced names that are told apart. If there are more, any name may be one of them.
+/// Announced names that are distinguished. If there are more, any name may be one of them.
 const ANNOUNCED_MAX: usize = 8;
 
 /// What a listing knows of undurable names.

@@ -27,7 +27,7 @@ use pmem::Layout;
 /// Flag of the state word: the cachelet describes a file (paper III.E). A create sets it before its
 /// fence: until then no lookup finds the name.
 pub const FLAG_READABLE: u8 = 1;
-/// Flag of the state word: a deletion has begun and will succeed; no other thread deletes it.
+/// Flag of the state word: a deletion has started and will succeed; no other thread deletes it.
 pub const FLAG_DELETED: u8 = 2;
 /// Flag of the state word: a rename is changing its names; lookups wait.
 pub const FLAG_RENAMING: u8 = 4;

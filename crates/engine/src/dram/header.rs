@@ -184,7 +184,7 @@ pub struct DramHeader {
     pub image_bytes_max: AtomicU64,
     /// The size that the image gets: see `attach::growth`. Zero: it does not grow now.
     pub image_size_wanted: AtomicU64,
-    /// Of all blocks before this one the bits are right. It lags behind the size while an image
+    /// The bits of all blocks before this one are right. It lags behind the size while an image
     /// grows.
     pub data_opened: AtomicU64,
     /// 1: the space of the image's file was reserved as a whole when the region was built.

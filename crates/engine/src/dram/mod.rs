@@ -150,8 +150,8 @@ pub struct DramLayout {
     pub overflow: u64,
     /// Number of overflow buckets.
     pub overflow_max: u64,
-    /// [`UPPER_FILE_BYTES`] of theirs per cachelet, those of the first one last: see
-    /// [`DramLayout::upper_file`].
+    /// Records of the layers above, [`UPPER_FILE_BYTES`] for each cachelet. The first cachelet's
+    /// record is the last: see [`DramLayout::upper_file`].
     pub upper_files: u64,
     /// Cachelets. The first ones share a chunk with what the layers above have for them.
     pub cachelets: u64,

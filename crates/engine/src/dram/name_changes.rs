@@ -92,7 +92,7 @@ pub struct SeenTotals {
     pub directory: AtomicU32,
     /// How often others had changed the word before the owner did: see `directory::totals`.
     pub meetings: AtomicU32,
-    /// Of a shared directory: successive times that no other had.
+    /// For a shared directory: successive times that no other had.
     pub calm: AtomicU32,
     /// Zero.
     pub reserved: [AtomicU32; 3],
@@ -160,7 +160,7 @@ impl NameChanges {
         &self.batches[directory as usize % PLACES]
     }
 
-    /// Drops the pending changes of a directory whose totals will be counted anew. No thread
+    /// Drops the pending changes of a directory whose totals will be counted again. No thread
     /// changes the directory.
     pub fn discard(&self, directory: u32) {
         let place = self.place(directory);

@@ -207,11 +207,11 @@ pub struct ThreadSlot {
     pub redo_count: AtomicU32,
     /// Records at the head of `retired` that are being recycled.
     pub recycling: AtomicU64,
-    /// Of those, a bit for each that is free already.
+    /// Bits of those inodes, one for each that is free already.
     pub recycled: AtomicU64,
-    /// Of those, a bit for each inode whose blocks are all marked as its own.
+    /// Bits of those inodes, one for each inode whose blocks are all marked as its own.
     pub recycling_marked: AtomicU64,
-    /// Of those, a bit for each inode whose `recycling_bodies` are written.
+    /// Bits of those inodes, one for each inode whose `recycling_bodies` are written.
     pub recycling_recorded: AtomicU64,
 
     /// Locks that the owner waits for or holds: offsets of their words in the region.

@@ -181,7 +181,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         }
     }
 
-    /// The same clearing, except that one node is kept.
+    /// Clears as before, except that one node is kept.
     pub fn keeping(self, kept: Tree) -> Self {
         Clearing { kept_node: kept, ..self }
     }

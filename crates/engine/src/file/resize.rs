@@ -25,9 +25,9 @@ impl<M: Memory> Files<'_, '_, M> {
         self.change_file_with_spare(node, |cachelet, property| self.set_length(cachelet, property, size_bytes))
     }
 
-    /// As [`Files::truncate`], unless `permits`, called under the file's lock, returns false; then
-    /// returns false. A thread that makes it return false and then calls
-    /// [`Files::wait_for_change`] knows that no such truncation happens afterwards.
+    /// [`Files::truncate`], unless `permits`, called under the file's lock, returns false; then
+    /// returns false. A thread that makes it return false and then calls [`Files::wait_for_change`]
+    /// knows that no such truncation happens afterwards.
     pub fn truncate_if(self, node: Node, size_bytes: u64, permits: impl Fn() -> bool) -> Result<bool> {
         if size_bytes > SIZE_BYTES_MAX {
             return Err(Error::TooLarge);

@@ -169,7 +169,7 @@ fn random_change(
     }
 }
 
-/// The model tells data from holes in one direction only: what is not zero is data.
+/// The model distinguishes data from holes in one direction only: what is not zero is data.
 fn check_seek(thread: &Thread<'_>, node: Node, model: &[u8]) {
     let mut at = 0;
     while at < model.len() as u64 {
@@ -190,7 +190,7 @@ fn check_seek(thread: &Thread<'_>, node: Node, model: &[u8]) {
 
 /// A sequence of random changes, each checked against the model. `mapped`: as if programs had
 /// mapped the file.
-fn tell_story(seed: u64, limit: u64, steps: usize, mapped: bool) {
+fn check_story(seed: u64, limit: u64, steps: usize, mapped: bool) {
     let image = new_image(64 * MIB, 1024);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
@@ -288,23 +288,23 @@ fn mapped_change(
 #[test]
 fn small_files_behave_like_bytes_in_memory() {
     for seed in 1..20 {
-        tell_story(seed * 0x01e3_779b_97f4_a7c1, 3 * BLOCK_BYTES, 150, false);
+        check_story(seed * 0x01e3_779b_97f4_a7c1, 3 * BLOCK_BYTES, 150, false);
     }
 }
 
 #[test]
 fn files_of_many_blocks_behave_like_bytes_in_memory() {
     for seed in 1..8 {
-        tell_story(seed * 0x1134_2543_de82_ef95, 5 * MIB, 60, false);
+        check_story(seed * 0x1134_2543_de82_ef95, 5 * MIB, 60, false);
     }
 }
 
 #[test]
 fn mapped_files_behave_like_bytes_in_memory_and_keep_their_blocks() {
     for seed in 1..20 {
-        tell_story(seed * 0x01e3_779b_97f4_a7c1, 6 * BLOCK_BYTES, 100, true);
+        check_story(seed * 0x01e3_779b_97f4_a7c1, 6 * BLOCK_BYTES, 100, true);
     }
-    tell_story(0x1234_5678_9abc, 3 * MIB, 60, true);
+    check_story(0x1234_5678_9abc, 3 * MIB, 60, true);
 }
 
 #[test]

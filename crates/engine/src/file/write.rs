@@ -59,7 +59,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         self.leaving_spare(|| self.change_file_with_spare(node, change))
     }
 
-    /// As [`Files::change_file`], for a change that takes no space for long.
+    /// [`Files::change_file`] for a change that takes no space for long.
     pub(super) fn change_file_with_spare<T>(
         self,
         node: Node,

@@ -14,7 +14,7 @@ use pmem::{Cell64, Layout, crc32c};
 pub const LIST_PAGE_ENTRIES: usize = 255;
 
 /// A block of dentries that has free lines, or a block of contents that several pointers name; the
-/// block map tells which.
+/// block map shows which.
 #[repr(C)]
 pub struct ListEntry {
     /// Number of the block.

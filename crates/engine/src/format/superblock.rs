@@ -104,7 +104,7 @@ pub struct Geometry {
     pub inode_map_block: u64,
     /// First block that is allocated to files.
     pub data_block: u64,
-    /// Of an image that was resized: the blocks that mkfs made. Otherwise zero.
+    /// For an image that was resized: the blocks that mkfs made. Otherwise zero.
     pub mkfs_blocks: u64,
 }
 
@@ -366,7 +366,7 @@ impl Superblock {
         Self::check_within(pm, writing, pm.length())
     }
 
-    /// The same for a region that begins an image of at most `length` bytes.
+    /// `check` for a region that begins an image of at most `length` bytes.
     pub(crate) fn check_within<M: Memory>(
         pm: &Region<M>,
         writing: bool,

@@ -254,7 +254,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         }
         match before {
             Ok(found) if was_stable(main, version) && found.stands() => self.take(tag, hash, absent, main, found),
-            _ => self.take_anew(tag, hash, absent, main, is_it),
+            _ => self.take_again(tag, hash, absent, main, is_it),
         }
     }
 
@@ -276,10 +276,10 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         }
     }
 
-    /// As [`NameIndex::take`], after another look.
+    /// [`NameIndex::take`] after another look.
     #[cold]
     #[inline(never)]
-    fn take_anew(
+    fn take_again(
         self,
         tag: u64,
         hash: NameHash,

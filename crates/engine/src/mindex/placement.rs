@@ -71,8 +71,8 @@ impl<M: Memory> Fs<M> {
         self.tree().is_none()
     }
 
-    /// As [`Fs::is_absent`], for a caller that is not pinned: a hint. A tree may be walked only
-    /// while pinned.
+    /// [`Fs::is_absent`] for a caller that is not pinned: a hint. A tree may be walked only while
+    /// pinned.
     #[inline]
     pub(crate) fn seems_absent(&self, hash: NameHash) -> bool {
         self.tree().is_none() && self.is_absent(hash)

@@ -28,7 +28,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         made(thread, thread.create(tree.full, b"new", &new))
     }),
     ("create-and-remove", |thread, tree| {
-        // The same lines, number and cachelet serve two lives.
+        // These lines, number and cachelet serve two lives.
         for _ in 0..2 {
             made(thread, thread.create(tree.full, b"new", &new(FileKind::Symlink)))?;
             thread.unlink(tree.full, b"new", |_| Ok(()))?;

@@ -38,7 +38,7 @@ pub(super) struct Watch {
     pub next: AtomicU32,
     /// Zero: a watch of inotify. Else a mark of fanotify: see `marks`.
     pub kind: AtomicU32,
-    /// Of a mark: its ignore mask.
+    /// For a mark: its ignore mask.
     pub ignored: AtomicU32,
     pub reserved: [AtomicU32; 3],
 }
@@ -69,7 +69,7 @@ pub(super) struct Queue {
     pub wake_file: AtomicU64,
     /// Threads that add events: each may be about to make the kernel's descriptor readable.
     pub writers: AtomicU64,
-    /// Of a fanotify descriptor: checksums of the kernel's handles of the wake file and of its
+    /// For a fanotify descriptor: checksums of the kernel's handles of the wake file and of its
     /// directory.
     pub wake_handles: [AtomicU64; 2],
 }

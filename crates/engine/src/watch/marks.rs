@@ -1,7 +1,7 @@
 //! Marks: the watches of fanotify, and which of a group's marks make an event of a change.
 //!
-//! Of all marks of a group that see a change (on the file, its directory, the mount or the file
-//! system) Linux makes one event. So a change first adds up the masks of each group's marks, and
+//! Linux makes one event for all marks of a group that see a change (on the file, its directory,
+//! the mount or the file system). So a change first adds up the masks of each group's marks, and
 //! then builds one event per group, from what the group's flags ask for.
 //!
 //! Decision: docs/decisions/run-rings.md, "fanotify's marks lie in the tables of watches".
@@ -106,7 +106,7 @@ pub struct NewMark {
     pub limit: u32,
 }
 
-/// A change, as marks are told of it.
+/// A change, as marks are notified of it.
 #[derive(Debug, Clone, Copy)]
 pub struct MarkChange<'n> {
     /// Bits of [`event`].
@@ -354,9 +354,9 @@ fn event_for(flags: u32, sum: &Sum, change: &MarkChange<'_>) -> Option<MarkEvent
 }
 
 impl<M: Memory> Watches<'_, '_, M> {
-    /// Tells all marks of a change.
+    /// Notifies all marks of a change.
     #[cold]
-    pub fn tell_marks(self, change: &MarkChange<'_>) {
+    pub fn notify_marks(self, change: &MarkChange<'_>) {
         let Ok(tables) = self.watch_tables() else { return };
         let mut sums = [Sum { wanted: 0, ignored: 0, sights: 0 }; GROUPS_MAX as usize];
         tables.add_up(&mut sums, change, EVERYTHING, Sight::Everything);
@@ -408,12 +408,12 @@ impl<M: Memory> Watches<'_, '_, M> {
         wanted
     }
 
-    /// A file has ended: tells the marks, and ends those on it.
+    /// A file has ended: notifies the marks, and ends those on it.
     #[cold]
     pub fn end_marks(self, file: FileId, is_directory: bool) {
         let Ok(tables) = self.watch_tables() else { return };
         let mask = event::DELETE_SELF | if is_directory { event::IS_DIRECTORY } else { 0 };
-        self.tell_marks(&MarkChange::of_file(mask, file));
+        self.notify_marks(&MarkChange::of_file(mask, file));
         tables.each_mark(file.number, |mark| {
             if mark.state.compare_exchange(LIVE, ENDED, AcqRel, Relaxed).is_ok() {
                 tables.has_ended.store(1, SeqCst);
@@ -535,7 +535,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         Ok(taken)
     }
 
-    /// As [`Watches::watch_events_bytes`]: Linux counts the heads of fanotify's events.
+    /// Like [`Watches::watch_events_bytes`]: Linux counts the heads of fanotify's events.
     pub fn mark_events_bytes(self, group: (u32, u64)) -> Result<(usize, bool)> {
         self.events_bytes(group, METADATA_BYTES, |_| METADATA_BYTES)
     }

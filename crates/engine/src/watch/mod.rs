@@ -1,4 +1,4 @@
-//! Watches: processes that are told of changes of files (inotify, fanotify).
+//! Watches: processes that are notified of changes of files (inotify, fanotify).
 //!
 //! A *group* belongs to one descriptor. It has watches, each on an inode number, and a queue of
 //! events. fanotify's watches are called *marks*. All of it is in the DRAM region, so that a change
@@ -41,7 +41,7 @@ use pmem::{Memory, Pm};
 
 /// Bit of the header's mark: a watch of inotify exists.
 const WATCHED: u64 = 1;
-/// The same for a mark of fanotify.
+/// `WATCHED` for a mark of fanotify.
 const MARKED: u64 = 2;
 
 /// Events of a file or directory, with the kernel's numbers.
@@ -78,7 +78,7 @@ pub mod event {
     pub const RENAME: u32 = 0x1000_0000;
     /// fanotify: events about names in a directory.
     pub const OF_NAMES: u32 = CREATE | DELETE | MOVED_FROM | MOVED_TO | RENAME;
-    /// Of a mark: also events of the directory's files.
+    /// For a mark: also events of the directory's files.
     pub const ON_CHILD: u32 = 0x0800_0000;
     /// Bits of a mark's mask that are no events.
     pub const NO_EVENTS: u32 = IS_DIRECTORY | ON_CHILD;
@@ -88,19 +88,19 @@ pub mod event {
     pub const Q_OVERFLOW: u32 = 0x4000;
     /// The watch ended.
     pub const IGNORED: u32 = 0x8000;
-    /// Of a watch: no events of files without names.
+    /// For a watch: no events of files without names.
     pub const EXCL_UNLINK: u32 = 0x0400_0000;
-    /// Of a request: the watch must be new.
+    /// For a request: the watch must be new.
     pub const MASK_CREATE: u32 = 0x1000_0000;
-    /// Of a request: the events are added to those of the watch.
+    /// For a request: the events are added to those of the watch.
     pub const MASK_ADD: u32 = 0x2000_0000;
-    /// Of an event: the file is a directory.
+    /// For an event: the file is a directory.
     pub const IS_DIRECTORY: u32 = 0x4000_0000;
-    /// Of a watch: it ends with the first event.
+    /// For a watch: it ends with the first event.
     pub const ONESHOT: u32 = 0x8000_0000;
 }
 
-/// A change, as watches are told of it.
+/// A change, as watches are notified of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'n> {
     /// The watched inode.
@@ -132,7 +132,7 @@ impl<M: Memory> Fs<M> {
         self.dram().header().is_ok_and(|header| header.watched.load(Relaxed) & MARKED != 0)
     }
 
-    /// Makes the kernel's descriptor of a group readable. `opens`: it is told of opens, else of
+    /// Makes the kernel's descriptor of a group readable. `opens`: it is notified of opens, else of
     /// changed attributes.
     fn signal_watchers(&self, group: u32, opens: bool) -> bool {
         self.platform.signal_watchers(self.liveness.description.load(Relaxed), group, opens)

@@ -1,5 +1,5 @@
 //! Hints where a file was last found, for events that begin at an open file: a watch on its
-//! directory is told its name.
+//! directory gets its name.
 //!
 //! A hint is only that: the caller looks the name up. Entries are overwritten without a lock, so a
 //! checksum certifies each.

@@ -255,7 +255,7 @@ impl<'f> Ring<'f> {
         };
         let (mut position, mut cells) = (tail >> SHIFT, tail & TAIL_CELLS);
         for _ in 0..looks {
-            // Cells that another process has overwritten may tell any length.
+            // Cells that another process has overwritten may name any length.
             let Some(before) = position.checked_sub(cells).filter(|_| cells != 0) else { return false };
             if self.queue.head.load(SeqCst) > before {
                 return false;
@@ -416,7 +416,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         self.add_records(group, ring, events.iter().flatten().map(|event| (event.record(), merge_of(event.mask))));
     }
 
-    /// As [`Watches::add_events`].
+    /// See [`Watches::add_events`].
     pub(super) fn add_records(self, group: u32, ring: &Ring<'_>, records: impl Iterator<Item = (Record, Merge)>) {
         let writers = &ring.queue.writers;
         writers.fetch_add(1, SeqCst);

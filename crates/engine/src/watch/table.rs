@@ -200,15 +200,15 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<M: Memory> Watches<'_, '_, M> {
-    /// Tells all watches on an inode of a change.
+    /// Notifies all watches on an inode of a change.
     #[cold]
-    pub fn tell_watches(self, change: &Change<'_>) {
+    pub fn notify_watches(self, change: &Change<'_>) {
         let Ok(tables) = self.watch_tables() else { return };
         let (mut found, mut skipped) = ([0; AT_ONCE], 0);
         loop {
             let count = tables.collect(change.number, change.mask & event::ALL, skipped, &mut found);
             for &index in &found[..count] {
-                self.tell_watch(tables, index, change);
+                self.notify_watch(tables, index, change);
             }
             if count < AT_ONCE {
                 return;
@@ -217,7 +217,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         }
     }
 
-    fn tell_watch(self, tables: &WatchTables, index: u32, change: &Change<'_>) {
+    fn notify_watch(self, tables: &WatchTables, index: u32, change: &Change<'_>) {
         let watch = &tables.watches[index as usize];
         let (group, key, mask) = (watch.group.load(Relaxed), watch.key.load(Relaxed), watch.mask.load(Relaxed));
         let number = watch_number(index, watch);
@@ -434,7 +434,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         Ok(())
     }
 
-    /// Removes watches that have ended, after a reader was told of one.
+    /// Removes watches that have ended, after a reader was notified of one.
     pub fn sweep_watches(self) -> Result<()> {
         let tables = self.watch_tables()?;
         if tables.has_ended.load(SeqCst) == 0 {

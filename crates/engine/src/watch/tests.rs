@@ -16,7 +16,7 @@ fn name_of(event: &WatchEvent) -> Vec<u8> {
     event.name()[..event.name_length].to_vec()
 }
 
-/// Tells of a panic of its thread.
+/// Reports a panic of its thread.
 struct Failed<'a>(&'a AtomicBool);
 
 impl Drop for Failed<'_> {
@@ -49,7 +49,7 @@ fn events_of_many_writers_arrive_complete_and_in_order() {
                     }
                     written.fetch_add(1, Relaxed);
                     let name = std::format!("{writer}-{round}-{}", "x".repeat(round * 7 % 200));
-                    thread.watches().tell_watches(&change(1, event::CREATE, name.as_bytes()));
+                    thread.watches().notify_watches(&change(1, event::CREATE, name.as_bytes()));
                 }
             });
         }
@@ -94,12 +94,12 @@ fn a_full_queue_loses_events_and_says_so_once() {
     let thread = fs.enter().expect("enters");
     let (group, watch) = watched(&thread, KEY, event::ALL);
     for round in 0..20_000u32 {
-        thread.watches().tell_watches(&change(1, event::CREATE, std::format!("{round}").as_bytes()));
+        thread.watches().notify_watches(&change(1, event::CREATE, std::format!("{round}").as_bytes()));
     }
     let events = take_all(&thread, group, KEY);
     assert_eq!(events.len(), super::layout::CELLS + 1);
     assert_eq!(events[super::layout::CELLS], (-1, event::Q_OVERFLOW, b"".to_vec()));
-    thread.watches().tell_watches(&change(1, event::DELETE, b"later"));
+    thread.watches().notify_watches(&change(1, event::DELETE, b"later"));
     assert_eq!(take_all(&thread, group, KEY), [(watch, event::DELETE, b"later".to_vec())]);
 }
 
@@ -110,10 +110,10 @@ fn an_event_that_repeats_the_last_unread_one_is_not_added() {
     let thread = fs.enter().expect("enters");
     let (group, _) = watched(&thread, KEY, event::ALL);
     for name in [b"a", b"a", b"b", b"a"] {
-        thread.watches().tell_watches(&change(1, event::MODIFY, name));
+        thread.watches().notify_watches(&change(1, event::MODIFY, name));
     }
     assert_eq!(take_all(&thread, group, KEY).len(), 3);
-    thread.watches().tell_watches(&change(1, event::MODIFY, b"a"));
+    thread.watches().notify_watches(&change(1, event::MODIFY, b"a"));
     assert_eq!(take_all(&thread, group, KEY).len(), 1, "the last one was read");
 }
 
@@ -128,7 +128,7 @@ fn watches_that_end_leave_no_mark_behind() {
     let again = NewWatch { group: (group, KEY), number: 1, mask: event::OPEN | event::MASK_CREATE, limit: 1000 };
     assert_eq!(thread.watches().add_watch(&again), Err(Error::Exists));
     for _ in 0..2 {
-        thread.watches().tell_watches(&change(1, event::OPEN, b""));
+        thread.watches().notify_watches(&change(1, event::OPEN, b""));
     }
     assert_eq!(take_all(&thread, group, KEY), [(watch, event::OPEN, Vec::new()), (watch, event::IGNORED, Vec::new())]);
     assert_eq!(thread.watches().remove_watch((group, KEY), watch), Err(Error::NotFound));
@@ -149,7 +149,7 @@ fn watches_that_end_leave_no_mark_behind() {
     assert!(fs.is_watched(), "the other group's watch is left");
     thread.watches().remove_watch_group(KEY + 1).expect("it exists");
     assert!(!fs.is_watched());
-    thread.watches().tell_watches(&change(1, event::OPEN, b""));
+    thread.watches().notify_watches(&change(1, event::OPEN, b""));
     assert_eq!(take_all(&thread, other, KEY + 1), []);
 }
 
@@ -181,7 +181,7 @@ fn an_event_that_its_writer_left_incomplete_is_given_up() {
     let queue = &thread.watches().watch_tables().expect("tables").queues[group as usize];
     // A writer that died after it claimed two cells.
     queue.tail.store(2 << 4 | 2, core::sync::atomic::Ordering::SeqCst);
-    thread.watches().tell_watches(&change(1, event::OPEN, b""));
+    thread.watches().notify_watches(&change(1, event::OPEN, b""));
     assert_eq!(take_all(&thread, group, KEY), [(-1, event::Q_OVERFLOW, Vec::new()), (watch, event::OPEN, Vec::new())]);
 }
 
@@ -224,12 +224,12 @@ fn equal_events_of_marks_are_united_until_they_are_read() {
     let thread = fs.enter().expect("enters");
     let group = marked(&thread, WITH_NAMES);
     for (mask, number) in [(event::OPEN, 5), (event::OPEN, 6), (event::ACCESS, 5), (event::CLOSE_NOWRITE, 6)] {
-        thread.watches().tell_marks(&mark_change(mask, number, b"name"));
+        thread.watches().notify_marks(&mark_change(mask, number, b"name"));
     }
     let first = take_marked(&thread, group).expect("an event");
     assert_eq!((first.mask, first.object.number), (event::OPEN | event::ACCESS, 5));
     assert_eq!(&first.name(0)[..first.name_lengths[0]], b"name");
-    thread.watches().tell_marks(&mark_change(event::OPEN, 5, b"name"));
+    thread.watches().notify_marks(&mark_change(event::OPEN, 5, b"name"));
     let next: Vec<_> = core::iter::from_fn(|| take_marked(&thread, group)).map(|event| event.mask).collect();
     assert_eq!(next, [event::OPEN | event::CLOSE_NOWRITE, event::OPEN], "an event that was read takes none in");
 }
@@ -246,7 +246,7 @@ fn no_event_is_lost_between_a_writer_that_unites_and_a_reader() {
             let thread = fs.enter().expect("enters");
             for number in 2..FILES {
                 for mask in [event::OPEN, event::ACCESS, event::CLOSE_NOWRITE] {
-                    thread.watches().tell_marks(&mark_change(mask, number, b""));
+                    thread.watches().notify_marks(&mark_change(mask, number, b""));
                 }
                 // Fewer than the queue holds are on their way.
                 while number % 4096 == 0
@@ -278,14 +278,14 @@ fn an_event_grows_until_its_reader_closes_it() {
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
     let group = marked(&thread, 0x200);
-    let tell = |mask| thread.watches().tell_marks(&mark_change(mask, 5, b""));
+    let notify = |mask| thread.watches().notify_marks(&mark_change(mask, 5, b""));
     let ring = Ring::new(thread.watches().watch_tables().expect("tables"), group, KEY).expect("a ring");
-    tell(event::OPEN);
+    notify(event::OPEN);
     let record = ring.complete(0).expect("an event");
     // Between the reader's steps.
-    tell(event::ACCESS);
+    notify(event::ACCESS);
     assert_eq!(ring.close(0), Some(event::OPEN | event::ACCESS), "the reader gets what came before it closed");
-    tell(event::MODIFY);
+    notify(event::MODIFY);
     assert!(ring.advance(0, &record));
     assert_eq!(take_marked(&thread, group).map(|event| event.mask), Some(event::MODIFY), "what came later is new");
     assert_eq!(take_marked(&thread, group), None);
@@ -300,7 +300,7 @@ fn an_event_whose_mask_is_overwritten_while_it_is_taken_is_reported_as_lost() {
     let tables = thread.watches().watch_tables().expect("tables");
     let ring = Ring::new(tables, group, KEY).expect("a ring");
     for number in [5, 6] {
-        thread.watches().tell_marks(&mark_change(event::OPEN, number, b""));
+        thread.watches().notify_marks(&mark_change(event::OPEN, number, b""));
     }
     let record = ring.complete(0).expect("an event");
     // A writer of an earlier round was stopped before this store.
@@ -324,7 +324,7 @@ fn renames_between_the_longest_names_pass_the_queue_many_times() {
     let (from, to) = ([b'f'; 255], [b't'; 255]);
     for number in 2..5000 {
         let moved_to = Some((FileId { number: 1, generation: 9 }, &to[..]));
-        thread.watches().tell_marks(&MarkChange { moved_to, on: 1, ..mark_change(event::RENAME, number, &from) });
+        thread.watches().notify_marks(&MarkChange { moved_to, on: 1, ..mark_change(event::RENAME, number, &from) });
         let event = take_marked(&thread, group).expect("an event");
         assert_eq!((event.mask, event.object.number, event.moved_to.generation), (event::RENAME, number, 9));
         assert_eq!((&event.name(0)[..255], &event.name(1)[..255]), (&from[..], &to[..]));

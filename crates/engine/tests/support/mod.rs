@@ -43,8 +43,8 @@ impl Platform for TestPlatform {
 
 pub static PLATFORM: TestPlatform = TestPlatform;
 
-/// An image in memory. Attaching maps it anew as a region; dropping an attached file system without
-/// `detach` is a crash.
+/// An image in memory. Attaching maps it again as a region; dropping an attached file system
+/// without `detach` is a crash.
 pub struct Image {
     pub mapping: Arc<Mapping>,
 }

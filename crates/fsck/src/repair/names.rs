@@ -104,7 +104,7 @@ impl<M: Memory> Repairer<'_, M> {
         self.set(page + offset_of!(LogPage, owner) as u64, directory);
         self.set(page + offset_of!(LogPage, first_cookie) as u64, first_cookie);
         self.set(page, LogPage::seal_word(directory, first_cookie, kind));
-        // Of the earlier header: unknown.
+        // The earlier header's value is unknown.
         self.set(page + offset_of!(LogPage, used) as u64, 0);
     }
 

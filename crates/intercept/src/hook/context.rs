@@ -2,7 +2,7 @@
 //!
 //! Invariants: a context lies at the upper end of its thread's dispatcher stack. Only that thread
 //! uses it, for one call at a time. A call that interrupts another call of the thread (in the
-//! handler of a fault) gets its own context. A context that a fork copied is entered anew, because
+//! handler of a fault) gets its own context. A context that a fork copied is entered again, because
 //! the slot in the engine is still the parent's.
 
 use crate::hook::abi::{sys, user_memory};

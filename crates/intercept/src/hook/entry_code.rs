@@ -510,7 +510,7 @@ directfs_entry_done:
     // Possibly a handler on the program's signal stack. After the switch away from it, the kernel
     // would start the next signal at its top, over the handler's own frame. So all signals stay
     // blocked until the dispatcher has disabled that stack, which requires being off it. The lowest
-    // bit tells the dispatcher.
+    // bit is for the dispatcher.
     test rsi, rsi
     jz 62b
     OF_THREAD

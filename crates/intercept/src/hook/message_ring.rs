@@ -122,7 +122,7 @@ impl MessageRing {
 
     #[cold]
     fn make(&mut self) -> Result<()> {
-        // Of a thread that has ended, or a copy. It may also be the parent's.
+        // The place is that of a thread that has ended, or a copy. It may also be the parent's.
         self.leave();
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

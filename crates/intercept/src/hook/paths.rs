@@ -99,7 +99,7 @@ pub fn locate(
     locate_farther(server, session, directory, path, length, host)
 }
 
-/// The same for paths that do not begin at a working directory in the image.
+/// `locate` for paths that do not begin at a working directory in the image.
 fn locate_farther(
     server: &'static Server,
     session: &Session<'_>,

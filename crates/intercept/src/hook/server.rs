@@ -134,10 +134,10 @@ impl Server {
         self.mount
     }
 
-    /// Tells the remedy, once in a process, for what only the kernel can do with files of a mount.
-    /// `what` comes before the path of the mount.
+    /// Reports the remedy, once in a process, for what only the kernel can do with files of a
+    /// mount. `what` comes before the path of the mount.
     #[cold]
-    pub fn tell_to_mount(&self, what: &[u8]) {
+    pub fn advise_to_mount(&self, what: &[u8]) {
         static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
         if !HAS_REPORTED.swap(true, Relaxed) {
             sys::print(&[what, b" ", self.mount, b" is not possible under `directfs run`: use `directfs mount`"]);

@@ -19,7 +19,7 @@ const NAME: u64 = 0x4446_5331;
 /// The mount's id, which no other mount has: the kernel counts reusable ids from 0, and unique
 /// ones from 2^31; it reaches neither.
 pub const MOUNT_ID: u64 = NAME;
-/// The same among ids that are never reused.
+/// The mount's id among ids that are never reused.
 pub const MOUNT_ID_UNIQUE: u64 = NAME << 32;
 
 fn seconds(ns: i64) -> (i64, i64) {
@@ -155,7 +155,7 @@ pub fn statfs_of(server: &Server, status: &FileSystemStatus) -> KernelStatfs {
     /// The flags are valid.
     const ST_VALID: i64 = 0x20;
     const ST_RDONLY: i64 = 1;
-    /// As [`mount_table`](crate::hook::mount_table) writes them.
+    /// In the form in which [`mount_table`](crate::hook::mount_table) writes them.
     const ST_NOSUID: i64 = 2;
     const ST_NODEV: i64 = 4;
     const ST_RELATIME: i64 = 0x1000;

@@ -27,7 +27,7 @@ struct Paths {
     new: Vec<Vec<u8>>,
     /// The order of stats and removals of files.
     order: Vec<u64>,
-    /// The same for directories. Each subdirectory is a link of its parent, so their number is
+    /// Directories in place of files. Each subdirectory is a link of its parent, so their number is
     /// limited.
     directory_order: Vec<u64>,
 }
@@ -71,7 +71,7 @@ const WARM_STATS: [&str; 3] = ["stat_c", "stat_2_c", "stat_3_c"];
 /// Measurements of warm calls per round. One lasts some milliseconds, so interference can affect
 /// all of it.
 const WARM_LOOKS: usize = 4;
-/// The same for calls that change something, which take longer.
+/// `WARM_LOOKS` for calls that change something, which take longer.
 const WARM_CHANGES: usize = 2;
 
 /// One round of all calls: each first cold, right after mounting, then warm.
@@ -145,7 +145,7 @@ fn measure(
     Ok(all)
 }
 
-/// The same calls in virtual time, by subject.
+/// The calls in virtual time, by subject.
 fn measure_virtual(bench: &Bench<'_>, subjects: &[Subject], files: u64) -> Result<Vec<VirtualTimes>> {
     let memories = bench.virtual_memories(&memories::MEMORIES);
     let mut all = Vec::new();

@@ -162,7 +162,7 @@ pub enum Verdict {
     Holds,
     /// More than twice as far as the paper: something differs, in favour of the claim.
     Beyond,
-    /// The same direction, less far.
+    /// The direction of the paper's figure, less far.
     Weaker,
     /// No effect, or the opposite direction.
     Fails,

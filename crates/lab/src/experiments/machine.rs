@@ -35,19 +35,19 @@ pub enum Subject {
     Ablated(Variant),
     /// Dentry and inode cache over the NOVA-like file system.
     Nova,
-    /// The same over the PMFS-like one.
+    /// The cachelet system over the PMFS-like one.
     Pmfs,
-    /// The same over SoupFS.
+    /// The cachelet system over SoupFS.
     SoupFs,
     /// No dentry cache, over the NOVA-like file system.
     ByVfs,
     /// Global index and cachelets over the NOVA-like file system.
     CacheletNova,
-    /// The same without the inode quick path.
+    /// That system without the inode quick path.
     CacheletNovaSlow,
     /// Global index and cachelets over the PMFS-like file system.
     CacheletPmfs,
-    /// The same without the inode quick path.
+    /// That system without the inode quick path.
     CacheletPmfsSlow,
 }
 
@@ -75,7 +75,7 @@ impl Subject {
 /// Generous image bytes per file: PMFS keeps free entries of directories, NOVA a log for each
 /// inode.
 const FILE_BYTES: u64 = 10 << 10;
-/// The same for a file that only ever has a name and an inode.
+/// `FILE_BYTES` for a file that only ever has a name and an inode.
 const NAME_BYTES: u64 = 2 << 10;
 
 /// Additional bytes for a name that is created, renamed and removed in every round. If a VFS layer
@@ -106,7 +106,7 @@ impl Plan {
         Plan { file_bytes: NAME_BYTES, ..Plan::of_files(files) }
     }
 
-    /// The same for many rounds.
+    /// `of_names` for many rounds.
     pub const fn of_busy_names(files: u64) -> Plan {
         Plan { file_bytes: NAME_BYTES + HISTORY_BYTES, ..Plan::of_files(files) }
     }
@@ -191,7 +191,7 @@ pub fn machine(subject: Subject, plan: Plan) -> Result<Box<dyn Machine>> {
     machine_for(subject, plan, shards)
 }
 
-/// The same with enough shards for this many threads.
+/// `machine` with enough shards for this many threads.
 pub fn machine_for(subject: Subject, plan: Plan, shards: usize) -> Result<Box<dyn Machine>> {
     let mount = MountOptions { shards, ..MountOptions::default() };
     let quick = VfsOptions { mount, ..VfsOptions::default() };

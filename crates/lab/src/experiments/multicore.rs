@@ -183,7 +183,7 @@ fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
 }
 
 /// Files that the directory has beside those of the threads, so that its log is not rewritten while
-/// calls are recorded: after that all threads would claim places in it anew.
+/// calls are recorded: after that all threads would claim places in it again.
 const FILES_BESIDE: u64 = 5000;
 
 /// Files that the images have room for. The warm-up makes and removes some, whose space a system
@@ -198,7 +198,7 @@ const TURNS_MIN: usize = 67;
 
 /// Lets each thread create, rename and remove a different number of names, so that events that
 /// occur only every n-th call fall on different threads. All of them take turns in the end, call by
-/// call, so what a system does for threads that meet has begun, and each recycles.
+/// call, so what a system does for threads that meet has started, and each recycles.
 fn warm_up(threads: usize, first: u64, result: &dyn Fn(usize, Order) -> Result<Answer>) -> Result<()> {
     for turn in 0..TURNS {
         for operation in [ThreadOperation::Create, ThreadOperation::Rename, ThreadOperation::Remove] {

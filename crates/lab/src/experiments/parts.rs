@@ -274,7 +274,7 @@ fn first_look_ns(machine: &mut dyn Machine, delays: Delays, directories: &[Vec<u
         for ns in &mut ns {
             let watch = Watch::start();
             for directory in directories {
-                // The name does not exist; the system must know all names to tell.
+                // The name does not exist; the system must know all names to see that.
                 let _ = calls.stat_link(&[directory.as_slice(), b"/nothing"].concat());
             }
             *ns = watch.ns();

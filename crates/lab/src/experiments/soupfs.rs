@@ -42,7 +42,7 @@ fn paths(size: Size) -> Vec<Vec<u8>> {
     (0..names(size)).map(|index| format!("/directory/name{index}").into_bytes()).collect()
 }
 
-/// The same calls in virtual time, by subject.
+/// The calls in virtual time, by subject.
 fn measure_virtual(bench: &Bench<'_>, memories: &'static [Memory]) -> Result<Vec<VirtualTimes>> {
     let memories = bench.virtual_memories(memories);
     let mut all = Vec::new();

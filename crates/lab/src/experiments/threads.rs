@@ -21,7 +21,7 @@ pub(super) enum ThreadOperation {
     Create,
     /// Each stats its part of the files, with names in memory.
     Stat,
-    /// The same right after mounting.
+    /// `Stat` right after mounting.
     StatCold,
     /// Each removes its part of the files.
     Remove,
@@ -329,7 +329,7 @@ fn scales(findings: &mut Findings, operation: ThreadOperation, subject: &str, pa
     scales_or(findings, operation, subject, paper, what, reason);
 }
 
-/// The same with a specific reason.
+/// `scales` with a specific reason.
 fn scales_or(
     findings: &mut Findings,
     operation: ThreadOperation,

@@ -40,9 +40,9 @@ fn exchange_ns() -> f64 {
 /// The communication costs between two processors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distance {
-    /// As [`Costs::transfer_ns`].
+    /// See [`Costs::transfer_ns`].
     pub transfer_ns: f64,
-    /// As [`Costs::handover_ns`].
+    /// See [`Costs::handover_ns`].
     pub handover_ns: f64,
 }
 

@@ -203,7 +203,7 @@ pub fn record<T>(steps_max: usize, work: impl FnOnce() -> T) -> io::Result<(Opti
     Ok((is_whole.then_some(steps), result))
 }
 
-/// The same into the room of `steps`, whose content is replaced. Returns whether all steps found
+/// Records into the room of `steps`, whose content is replaced. Returns whether all steps found
 /// room; if not, none is kept.
 pub fn record_into<T>(steps: &mut Vec<Step>, work: impl FnOnce() -> T) -> io::Result<(bool, T)> {
     let _alone = BUSY.lock().unwrap_or_else(PoisonError::into_inner);

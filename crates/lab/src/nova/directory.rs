@@ -10,7 +10,7 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Pm, crc32c};
 use posix::Errno;
 use std::collections::BTreeMap;
 
-/// Low bits of a key: they tell names with the same hash apart.
+/// Low bits of a key: they distinguish names with the same hash.
 const TWINS: u64 = 15;
 
 /// A directory's in-memory state.
@@ -25,7 +25,7 @@ pub struct Names {
 fn hash(name: &[u8]) -> u64 {
     let low = crc32c(0, name) as u64;
     let mixed = (low | (crc32c(!0, name) as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // Bit 61 is set because cookie 0 means the beginning. The low bits tell colliding names apart.
+    // Bit 61 is set because cookie 0 means the beginning. The low bits distinguish colliding names.
     // The two high bits stay zero so that callers can add to a cookie.
     (mixed >> 2 | 1 << 61) & !TWINS
 }

@@ -57,8 +57,8 @@
 //!   buckets are positions in it (a split-ordered list). So growth, too, changes single words.
 //! - An inode has two lines (a directory three), because the lab's VFS layers need a word in it.
 //!   Only the first line is ever flushed, but for an inline link target.
-//! - The mount number in `latest_next` tells live links from those that a crash left. (The paper:
-//!   "might be inconsistent after crashes", hence not followed.)
+//! - The mount number in `latest_next` distinguishes live links from those that a crash left. (The
+//!   paper: "might be inconsistent after crashes", hence not followed.)
 //! - A directory's inode refers to its entry. This makes a directory's rename atomic and prevents a
 //!   directory from having two names.
 //! - A changed directory keeps its latest buckets in memory until it is removed or the file system

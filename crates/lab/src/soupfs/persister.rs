@@ -577,7 +577,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// The same, without the last flush.
+    /// `persist_attributes` without the last flush.
     pub fn write_attributes(&self, inode: &Inode) -> Result<()> {
         let lines = self.inode_lines(inode.offset)?;
         let line = inode.line();

@@ -54,7 +54,7 @@ pub struct Volume<M: Memory> {
     pub draining: RwLock<()>,
     /// Where persisters sleep; used with `dirty`.
     pub wake: Condvar,
-    /// Tells persisters to end.
+    /// Notifies persisters to end.
     pub stop: AtomicBool,
     /// Inodes that the VFS layer released but that have pending changes, and directories changed in
     /// this mount, for their latest buckets.

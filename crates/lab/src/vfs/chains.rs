@@ -1,7 +1,7 @@
 //! The hash table of the global index: a bucket for each value of a hash's low bits.
 //!
-//! A chain begins in a [`Bucket`]. Its version tells readers of changes; bit 0 of the version is
-//! the bucket's lock.
+//! A chain begins in a [`Bucket`]. Its version shows readers changes; bit 0 of the version is the
+//! bucket's lock.
 
 use super::arena::Array;
 use crate::error::Result;

@@ -305,7 +305,7 @@ impl DentryCache {
         }
     }
 
-    /// Runs `change` while readers are told to retry.
+    /// Runs `change` while readers retry.
     fn change(dentry: &Dentry, change: impl FnOnce()) {
         let sequence = dentry.sequence.load(Relaxed);
         dentry.sequence.store(sequence.wrapping_add(1), Relaxed);

@@ -234,7 +234,7 @@ impl<I> InodeCache<I> {
     }
 
     fn bucket(&self, number: u64) -> MutexGuard<'_, ()> {
-        // The same low bits as in `first`: one lock covers whole chains.
+        // It takes the low bits as in `first`: one lock covers whole chains.
         let index = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % BUCKETS;
         locks::lock(&self.buckets[index])
     }

@@ -105,7 +105,7 @@ impl Hasher for LineHash {
 enum Line {
     /// Near from a time on.
     Near(u64),
-    /// The same, but only fetched ahead of a sequence so far.
+    /// Fetched, but only ahead of a sequence so far.
     Ahead(u64),
     /// Written past the caches or evicted.
     InMemory,

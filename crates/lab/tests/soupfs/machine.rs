@@ -43,7 +43,7 @@ pub fn mount<M: Memory>(mapping: &Arc<Mapping>, memory: M) -> ByVfs<SoupFs<M>> {
     mount_syncing(mapping, memory, SyncFile::Names)
 }
 
-/// The same, with the given promise of `sync_file`.
+/// `mount` with the given promise of `sync_file`.
 pub fn mount_syncing<M: Memory>(mapping: &Arc<Mapping>, memory: M, sync_file: SyncFile) -> ByVfs<SoupFs<M>> {
     let quiet = quiet();
     let options = VfsOptions { mount: MountOptions { sync_file, ..quiet.mount }, ..quiet };

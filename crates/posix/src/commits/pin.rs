@@ -32,7 +32,7 @@ impl Commits {
         if is_alive && !(is_long && silent_ns > SILENT_NS) {
             return true;
         }
-        // If the exchange fails, another snapshot has begun.
+        // If the exchange fails, another snapshot has started.
         pinned.compare_exchange(pin, 0, AcqRel, Relaxed).is_err_and(|now| now != 0)
     }
 }

@@ -11,13 +11,13 @@
 //! has no terminal and no part in the program's process group. So what stops programs does not stop
 //! it, and nothing is lost with it. The process that started it ends it by SIGKILL if it is stopped
 //! all the same. A killed process executes no further instruction, and a write that the kernel has
-//! begun for it ends before its locks are released. What follows is the death of a committing
+//! started for it ends before its locks are released. What follows is the death of a committing
 //! process at any instruction: a waiter recovers the lock, the next commit restores the pending
 //! marks (`pmem::Tracking`) and appends behind the last state that was stored (`journal`).
 //!
 //! Calls send it a request and wait, holding nothing:
 //!
-//! 1. The call reads the number of commits begun, sets a bit in the service word, and wakes the
+//! 1. The call reads the number of commits started, sets a bit in the service word, and wakes the
 //!    committer.
 //! 2. The committer takes the bits, takes the lock, counts the commit, and makes it.
 //! 3. It stores the commit's number as finished or failed, raises the *turn*, and wakes the threads

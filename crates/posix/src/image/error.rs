@@ -338,7 +338,7 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// The same about another path: of a file that has no name yet.
+    /// This error about another path: of a file that has no name yet.
     pub(super) fn with_path(self, unnamed: &std::path::Path, named: &std::path::Path) -> ImageError {
         match self {
             ImageError::NoSpace { path, available, needed } if path == unnamed => {

@@ -2,7 +2,7 @@
 //! the image's file until they are loaded or replaced ([`pmem::Residency`]). So an image is opened
 //! in a time that depends on the number of its files, and not on their content.
 //!
-//! Only the maps of a clean image tell what is data. One that was not left clean is recovered
+//! Only the maps of a clean image show what is data. One that was not left clean is recovered
 //! first, in the working copy, on memory that loads each page when recovery reaches it
 //! ([`Loading`]).
 

@@ -1,7 +1,7 @@
 //! Addresses for images that grow while they are in use, and the growth.
 //!
 //! An image in memory or on DAX, and the working copy of one on a disk, is mapped with addresses
-//! behind it, so that nothing is mapped anew when it grows: see the engine's `attach::growth`. The
+//! behind it, so that nothing is mapped again when it grows: see the engine's `attach::growth`. The
 //! first process chooses how many, the *capacity*. Images that are used in place on a disk, devices
 //! and images without a name have no more than they need.
 //!
@@ -91,7 +91,7 @@ impl<M: Memory> Attempt<'_, M> {
             Ok(size) if size.capacity_bytes > size.bytes => {
                 memory_of(self.again()?, self.path, self.pm.access(), (size.bytes, size.capacity_bytes))
             }
-            // Of another version the attach tells.
+            // The attach reports another version.
             _ => Ok(ImageMemory::in_place(self.pm)),
         }
     }

@@ -49,7 +49,7 @@ pub(super) fn tracking_of(mapping: &Arc<Mapping>, capacity_bytes: u64) -> Tracki
     tracking_in(mapping, tracking_at(capacity_bytes), capacity_bytes)
 }
 
-/// The same at that place of the mapping.
+/// The tracking area at that place of the mapping.
 fn tracking_in(mapping: &Arc<Mapping>, at: u64, capacity_bytes: u64) -> Tracking {
     debug_assert!(mapping.length() >= at + Tracking::area_bytes(capacity_bytes));
     let at = mapping.address().wrapping_add(at as usize);

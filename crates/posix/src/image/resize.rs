@@ -170,7 +170,7 @@ impl ResizedFile<'_> {
         })
     }
 
-    /// The error that tells what is free, if that was the reason.
+    /// The error that names what is free, if that was the reason.
     pub fn without_space(&self, error: ImageError, needed: u64) -> ImageError {
         match error {
             ImageError::File { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => {

@@ -470,7 +470,7 @@ impl Unused {
 pub(super) fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd, is_saved: bool) -> bool {
     let Some(Unused(meetings)) = Unused::lock(directory) else { return false };
     if !is_saved && left::is_kept(directory, name) {
-        // The next use makes the region anew.
+        // The next use makes the region again.
         let _ = rustix::fs::unlinkat(directory, REGION, AtFlags::empty());
         return false;
     }

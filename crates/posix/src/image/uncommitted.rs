@@ -79,7 +79,7 @@ impl Image<Direct> {
         self.leave()
     }
 
-    /// As [`Image::close_atomic`] while programs use the image. The next use recovers it. What the
+    /// [`Image::close_atomic`] while programs use the image. The next use recovers it. What the
     /// programs change from now on is lost.
     pub fn commit_atomic(&self) -> Result<(), ImageError> {
         let Some(commits) = self.memory.commits else { return Ok(()) };

@@ -26,8 +26,8 @@ pub fn remove_unfinished<M: Memory>(thread: &Thread<'_, M>) -> Result<()> {
     remove_those(thread, |number| !thread.fs().processes().is_process_alive(number))
 }
 
-/// As [`remove_unfinished`], in an image that was just recovered: no earlier process lives. An
-/// error leaves them to the next import.
+/// [`remove_unfinished`] in an image that was just recovered: no earlier process lives. An error
+/// leaves them to the next import.
 pub(super) fn remove_all_unfinished<M: Memory>(fs: &Fs<M>) {
     if let Ok(thread) = fs.enter() {
         let _ = remove_those(&thread, |_| true);

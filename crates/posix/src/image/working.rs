@@ -198,7 +198,7 @@ impl<'a> Base<'a> {
             // The journal is new, so the image's file is complete.
             self.adopt_size(&left.mapping, head)?;
         }
-        // Its process may have died inside a commit, so only the disk tells where the log ends.
+        // Its process may have died inside a commit, so only the disk shows where the log ends.
         commits.begin(journal, &state.get(), head.uuid, &identity_of(self.file, self.path)?);
         let put = commit_all(commits, &left.mapping, head.image_bytes);
         put.map_err(|errno| self.file_error("write the newest changes to")(io::Error::from_raw_os_error(errno.0)))?;
@@ -505,7 +505,7 @@ pub(super) fn copy_file(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Resul
     base.apply_journal(&head, &copy)
 }
 
-/// As [`copy_content`], with progress.
+/// [`copy_content`], with progress.
 fn copy_watched(file: &File, into: &Arc<Mapping>, length: u64, watch: Watch<'_>) -> io::Result<()> {
     for_each_extent(file, length, &mut |start, end| {
         copy_pages(into, start..end, &mut |offset, piece| {
@@ -642,8 +642,8 @@ pub fn map_newest(path: impl AsRef<Path>) -> Result<(Arc<Mapping>, Pending), Ima
     Ok((newest.mapping, newest.pending))
 }
 
-/// The same, with what its description says. Growth replaces the description of an image in use: a
-/// reader that meets it half-way looks again.
+/// `map_newest` with what its description says. Growth replaces the description of an image in use:
+/// a reader that meets it half-way looks again.
 pub fn map_described(path: impl AsRef<Path>) -> Result<(Arc<Mapping>, Pending, Geometry), ImageError> {
     map_described_after(path.as_ref(), &mut || std::thread::sleep(Duration::from_millis(1)))
 }

@@ -12,8 +12,8 @@
 //!
 //! Invariants
 //! - The hidden file has the name of the runtime directory, so it is found without the link, and
-//!   can be told from a leftover. An attribute of the image's file names its path, for the time
-//!   when no runtime directory does.
+//!   can be distinguished from a leftover. An attribute of the image's file names its path, for the
+//!   time when no runtime directory does.
 //! - A link is followed only to a regular file of that name.
 //!
 //! Decision: docs/decisions/images.md, "A working copy larger than memory lies beside the image".
@@ -125,7 +125,7 @@ pub(super) fn room_in_memory(limit_bytes: Option<u64>) -> u64 {
     limit_bytes.or_else(|| Some(memory_available_bytes()? / 2)).unwrap_or(u64::MAX)
 }
 
-/// The same of the runtime directory.
+/// `room_in_memory` for the runtime directory.
 pub(super) fn room_in_directory(directory: impl AsFd) -> u64 {
     free_bytes(directory).saturating_sub(ROOM_BYTES)
 }

@@ -137,7 +137,7 @@ impl<'f, M: Memory> Processes<'f, M> {
             let slot = self.tables.slot(index)?;
             let mine = slot.number() == number && slot.process_id.load(Relaxed) == self.platform().process_id();
             if mine && state_of(slot) == SlotState::Live {
-                return self.process(index)?.begin_anew(thread).map(Some);
+                return self.process(index)?.begin_again(thread).map(Some);
             }
         }
         Ok(None)
@@ -290,7 +290,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(claimed)
     }
 
-    /// Removes a dead reaper from the slots that it had begun to reap: its ticket will be reused.
+    /// Removes a dead reaper from the slots that it had started to reap: its ticket will be reused.
     fn disown_dead_slots(&self, index: u32) -> Result<()> {
         if self.tables.slot(index)?.has_reaped.load(Acquire) == 0 {
             return Ok(());
@@ -617,8 +617,8 @@ impl<'f, M: Memory> Process<'f, M> {
         is_alone && !has_descriptor && others.iter().all(|first| first.load(Acquire) == 0)
     }
 
-    /// The same process with a new program.
-    fn begin_anew(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
+    /// Continues this process with a new program.
+    fn begin_again(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         {
             let transaction = self.processes.begin_for_dead(thread, self.index)?;
             transaction.recover_members()?;
@@ -629,7 +629,7 @@ impl<'f, M: Memory> Process<'f, M> {
         self.cancel_pending_forks(thread)?;
         let shared = self.table_index != self.index || self.processes.is_shared(self.index)?;
         if shared {
-            return self.unshare(thread)?.begin_anew(thread);
+            return self.unshare(thread)?.begin_again(thread);
         }
         let transaction = self.processes.begin_for_dead(thread, self.index)?;
         transaction.end_in_flight()?;

@@ -366,7 +366,7 @@ unsafe impl Layout for FixedTables {}
 #[derive(Clone, Copy)]
 pub(super) struct SharedTables<'f> {
     fixed: &'f FixedTables,
-    /// Of the last cachelet first: see [`engine::dram::DramLayout::upper_file`].
+    /// Records, those of the last cachelet first: see [`engine::dram::DramLayout::upper_file`].
     records: &'f [Record],
 }
 
@@ -485,7 +485,7 @@ impl<'f> SharedTables<'f> {
         (table as u64 + index as u64 * bytes as u64, bytes as u64)
     }
 
-    /// The same of the word that claims a page, which is provided before the page.
+    /// The part with the word that claims a page, which is provided before the page.
     pub fn page_claim_part(index: u32) -> (u64, u64) {
         let bytes = size_of::<AtomicU32>() as u64;
         (offset_of!(FixedTables, page_claims) as u64 + index as u64 * bytes, bytes)
@@ -497,7 +497,7 @@ impl<'f> SharedTables<'f> {
         (offset_of!(FixedTables, slots) as u64 + index as u64 * bytes, bytes)
     }
 
-    /// The same of a slot's directory.
+    /// The part with a slot's directory.
     pub fn directory_part(slot: u32) -> (u64, u64) {
         let bytes = size_of::<Directory>() as u64;
         (offset_of!(FixedTables, directories) as u64 + slot as u64 * bytes, bytes)

@@ -402,7 +402,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         Ok(())
     }
 
-    /// The same, with a known old entry.
+    /// `prepare` with a known old entry.
     #[inline]
     fn prepare_from(&self, slot_at: TableSlot, entry: u32, old: u32) {
         let intent = self.intent();
@@ -451,7 +451,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         word.compare_exchange(0, BUSY, AcqRel, Relaxed).is_ok()
     }
 
-    /// As [`TableTransaction::create_into`], for an empty inline descriptor: the same steps in one
+    /// [`TableTransaction::create_into`] for an empty inline descriptor: the same steps in one
     /// function, because nearly all opens take this way.
     pub fn make_inline(&self, file: &crate::OpenFile, fd: u32, word: &AtomicU32, cloexec: bool) -> Result<bool> {
         let intent = self.intent();
@@ -715,7 +715,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         // From here on this slot frees it.
         file.claimed.store(self.ticket(), Release);
         if self.thread.fs().is_watched() || file.is_watcher() {
-            self.tell_watches(file);
+            self.notify_watches(file);
         }
         let cachelet = file.node().cachelet;
         super::locks::release_description(self, cachelet, index)?;
@@ -729,13 +729,13 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         Ok(())
     }
 
-    /// Tells watches of the end of a description, or removes the watches of one.
+    /// Notifies watches of the end of a description, or removes the watches of one.
     #[cold]
-    fn tell_watches(&self, file: &crate::OpenFile) {
+    fn notify_watches(&self, file: &crate::OpenFile) {
         match file.watch_key() {
             // An error means that the region is damaged.
             Some(key) => drop(self.thread.watches().remove_watch_group(key)),
-            None => crate::watch::tell_close(self.thread, file),
+            None => crate::watch::notify_close(self.thread, file),
         }
     }
 

@@ -31,7 +31,7 @@ pub fn options_in(directory: &TempDir) -> OpenImage {
     }
 }
 
-/// The same for an open that fails because the image is in use.
+/// An open that fails because the image is in use.
 pub fn brief(options: &OpenImage) -> OpenImage {
     OpenImage { timeout: Duration::from_millis(50), ..options.clone() }
 }

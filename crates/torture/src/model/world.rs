@@ -145,7 +145,7 @@ impl<'t, 'f> Session<'t, 'f> {
         Ok(result)
     }
 
-    /// The same with the file of a name in it.
+    /// `in_directory`, with the file of a name in it.
     fn on_file<T>(&self, path: &[&str], at: At, call: impl FnOnce(Node) -> Result<T, i32>) -> Checked<Result<T, i32>> {
         self.in_directory(path, |directory| match self.thread.lookup(directory, at.name().as_bytes()) {
             Err(error) => Err(error.errno()),

@@ -267,7 +267,7 @@ impl<'p> Storm<'p> {
     fn orders(&self) -> Orders {
         Orders {
             access: self.access,
-            // The same for all rounds: the calls of a chapter depend on it.
+            // It is equal in all rounds: the calls of a chapter depend on it.
             seed: self.seed,
             workers: self.plan.workers,
             kills: self.plan.kills,

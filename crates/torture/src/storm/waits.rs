@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// Bytes of a record, and of the word that tells whether a worker is stopped.
+/// Bytes of a record, and of the word that says whether a worker is stopped.
 const WORD_BYTES: usize = 8;
 /// A wait that is counted as long.
 const LONG_US: u64 = 10_000;
@@ -42,7 +42,7 @@ impl Waits {
         Ok(Waits { stopped, records, always })
     }
 
-    /// Tells all workers whether one of them is stopped.
+    /// Notifies all workers whether one of them is stopped.
     pub(super) fn set_stopped(&self, stopped: bool) -> io::Result<()> {
         self.stopped.write_all_at(&u64::from(stopped).to_le_bytes(), 0)
     }

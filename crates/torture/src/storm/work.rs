@@ -135,7 +135,7 @@ impl Model {
     }
 
     /// Whether an exchange of two names shows, or may be repeated: after the death of its worker
-    /// the names tell whether it has happened.
+    /// the names show whether it has happened.
     fn is_visible(&self, one: Option<&Option<usize>>, two: Option<&Option<usize>>) -> bool {
         let (Some(Some(one)), Some(Some(two))) = (one, two) else { return true };
         let content = |index: usize| {

@@ -143,7 +143,7 @@ pub struct Row {
     pub cells: Vec<Cell>,
     /// DirectFS's speed as a multiple of tmpfs's.
     pub times_tmpfs: Option<f64>,
-    /// Of an image on the disk: its speed as a multiple of the disk's.
+    /// For an image on the disk: its speed as a multiple of the disk's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times_disk: Option<f64>,
     /// As `times_tmpfs`, by medians of single calls, which other programs hardly affect.

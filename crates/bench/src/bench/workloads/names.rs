@@ -24,7 +24,7 @@ impl Names {
         Names::pack(prefix, numbers)
     }
 
-    /// The same names in an order that is random but the same in every run.
+    /// The names in an order that is random, and equal in every run.
     pub fn shuffled(prefix: &str, numbers: Range<u64>) -> Names {
         let mut order: Vec<u64> = numbers.collect();
         Random::new(order.len() as u64).shuffle(&mut order);

@@ -45,7 +45,7 @@ pub enum DirectoryState {
     /// Being evicted; wait, then index again.
     Evicting = 3,
     /// Needs recount: a thread died while it changed the directory. Operations in progress
-    /// continue; later ones index it anew, since its counts are unreliable.
+    /// continue; later ones index it again, since its counts are unreliable.
     NeedsRecount = 4,
 }
 
@@ -308,7 +308,8 @@ impl<'c> DirectoryView<'c> {
         self.0.marks.fetch_and(!SHARED, SeqCst);
     }
 
-    /// As [`DirectoryView::unshare`], and no thread shares it until [`DirectoryView::reopen`].
+    /// Does what [`DirectoryView::unshare`] does, and no thread shares it until
+    /// [`DirectoryView::reopen`].
     pub fn close(self) {
         let _ = self.0.marks.fetch_update(SeqCst, Relaxed, |word| Some(word & !SHARED | CLOSING));
     }
@@ -318,7 +319,7 @@ impl<'c> DirectoryView<'c> {
         self.0.marks.fetch_and(!CLOSING, AcqRel);
     }
 
-    /// Records that no slot holds changes of its totals, which will be counted anew.
+    /// Records that no slot holds changes of its totals, which will be counted again.
     pub fn forget_sharing(self) {
         self.0.marks.fetch_and(!(SHARED | WAS_SHARED | CLOSING), AcqRel);
     }
@@ -329,7 +330,7 @@ impl<'c> DirectoryView<'c> {
         self.0.blocks_or_counts.fetch_update(SeqCst, Acquire, DirectoryView::forbidden).is_ok()
     }
 
-    /// As [`DirectoryView::forbid_names`]; none if slots may hold changes.
+    /// Like [`DirectoryView::forbid_names`]; none if slots may hold changes.
     #[inline]
     pub fn forbid_names_unshared(self) -> Option<bool> {
         let mut was_shared = false;

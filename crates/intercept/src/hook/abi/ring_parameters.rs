@@ -46,7 +46,7 @@ pub struct Parameters {
     pub reserved: [u32; 3],
     /// Where the words of the submission queue lie in the ring's memory.
     pub submission: SubmissionOffsets,
-    /// The same for the completion queue.
+    /// `submission` for the completion queue.
     pub completion: CompletionOffsets,
 }
 

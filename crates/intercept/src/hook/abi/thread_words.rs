@@ -19,7 +19,7 @@ pub fn thread_words() -> *mut crate::hook::abi::thread_words::ThreadWords {
 pub struct ThreadWords {
     /// Top of the thread's stack; zero while it is in use, or if there is none.
     pub top: u64,
-    /// The same, in use or not: also the address of its [`Context`].
+    /// Top of the thread's stack, in use or not: also the address of its [`Context`].
     pub owned: u64,
     /// The thread that started an exec while it used the stack; zero otherwise.
     pub left_by: i64,

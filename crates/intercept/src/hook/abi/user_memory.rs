@@ -41,13 +41,13 @@ unsafe extern "C" {
     fn directfs_user_end();
     /// Copies; returns zero.
     fn directfs_user_copy(to: u64, from: u64, length: u64) -> u64;
-    /// The same for whole words, at least one, each loaded and stored separately.
+    /// `directfs_user_copy` for whole words, at least one, each loaded and stored separately.
     fn directfs_user_copy_words(to: u64, from: u64, length: u64) -> u64;
     /// The length of a string that has a zero byte among its first `limit` bytes.
     fn directfs_user_string(address: u64, unused: u64, limit: u64) -> u64;
     /// Reads a byte of each page of a range that is not empty; returns zero.
     fn directfs_user_read(address: u64, length: u64) -> u64;
-    /// The same with a store that changes nothing.
+    /// `directfs_user_read` with a store that changes nothing.
     fn directfs_user_write(address: u64, length: u64) -> u64;
 }
 
@@ -256,7 +256,7 @@ pub unsafe fn bytes<'a>(address: u64, length: u64) -> Result<&'a [u8]> {
     if found.len() as u64 == length { Ok(found) } else { Err(EFAULT) }
 }
 
-/// As [`bytes`], up to the first unreadable page: EFAULT if nothing is readable.
+/// [`bytes`], up to the first unreadable page: EFAULT if nothing is readable.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -297,7 +297,7 @@ pub unsafe fn bytes_mut<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
     if found.len() as u64 == length { Ok(found) } else { Err(EFAULT) }
 }
 
-/// As [`bytes_mut`], up to the first unwritable page: EFAULT if nothing is writable.
+/// [`bytes_mut`], up to the first unwritable page: EFAULT if nothing is writable.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -318,8 +318,8 @@ pub unsafe fn bytes_writable<'a>(address: u64, length: u64) -> Result<&'a mut [u
     Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, writable as usize) })
 }
 
-/// As [`bytes_mut`], without any check: the buffer may be shorter than `length` if less is written.
-/// For copies out of the image and by `memcpy`, which end where it cannot be written. Then the call
+/// [`bytes_mut`] without any check: the buffer may be shorter than `length` if less is written. For
+/// copies out of the image and by `memcpy`, which end where it cannot be written. Then the call
 /// fails with EFAULT, or starts again with the length from [`bytes_writable`].
 ///
 /// # Safety

@@ -237,7 +237,8 @@ pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64
 /// Fills a buffer. Only the part that is filled must be accessible.
 fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<i64> {
     let room = room.min(posix::VALUE_BYTES_MAX as u64);
-    // Nothing accessible is enough for an error, and for nothing. SAFETY: used for this call only.
+    // A buffer of which nothing is accessible is empty: that suffices for an error and for a result
+    // without bytes. SAFETY: used for this call only.
     let into = unsafe { user_memory::bytes_writable(address, room) }.unwrap_or_default();
     match fill(into) {
         Err(Errno::ERANGE) if (into.len() as u64) < room => Err(user_memory::EFAULT),

@@ -270,7 +270,7 @@ fn flags_of(end: &End<'_>) -> Result<i32> {
     if flags & libc::O_PATH != 0 { Err(Errno::EBADF) } else { Ok(flags) }
 }
 
-/// As [`flags_of`], for the source and the target of a transfer.
+/// [`flags_of`] for the source and the target of a transfer.
 fn flags_of_both(source: &End<'_>, target: &End<'_>) -> Result<[i32; 2]> {
     let [read, written] = [flags_of(source)?, flags_of(target)?];
     let can_read = read & libc::O_ACCMODE != libc::O_WRONLY;

@@ -225,7 +225,7 @@ fn handle_of(file: &WakeFile, name: &[u8]) -> u64 {
     if result == 0 { checksum(&handle) } else { 0 }
 }
 
-/// Of the handle at the start of `bytes`. Zero, which no handle has: there is none.
+/// The checksum of the handle at the start of `bytes`. Zero, which no handle has: there is none.
 fn checksum(bytes: &[u8]) -> u64 {
     let length = bytes.first_chunk().map_or(0, |length| u32::from_ne_bytes(*length)) as usize;
     let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -511,7 +511,7 @@ fn close(fd: i32) {
     }
 }
 
-/// A descriptor of a process, or why there is none, as events tell it.
+/// A descriptor of a process, or why there is none, as events report it.
 fn process_descriptor(process: u32) -> i32 {
     if process == 0 {
         return NONE;

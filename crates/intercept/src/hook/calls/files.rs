@@ -29,7 +29,7 @@ fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> R
     with_file_or(call, act, |call| host_verdict(call.frame.rdi as u32))
 }
 
-/// As [`with_file`]; `otherwise` serves descriptors that are not the image's.
+/// Like [`with_file`]; `otherwise` serves descriptors that are not the image's.
 #[inline]
 fn with_file_or(
     call: &mut Call<'_>,
@@ -44,7 +44,7 @@ fn with_file_or(
     otherwise(call)
 }
 
-/// As [`with_file`], for operations that O_PATH descriptors do not support.
+/// [`with_file`] for operations that O_PATH descriptors do not support.
 pub(in crate::hook) fn with_open_file(
     call: &mut Call<'_>,
     act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>,

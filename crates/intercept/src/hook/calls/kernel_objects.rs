@@ -91,7 +91,7 @@ pub fn open(credentials: &Credentials<'_>, file: &Protection, flags: i32) -> Res
         // As in a file system that is mounted with nodev. Programs that install a system try it.
         _ => {
             if let Some(server) = server::get().filter(|_| flags & libc::O_ACCMODE != libc::O_RDONLY) {
-                server.tell_to_mount(b"writing to a device in");
+                server.advise_to_mount(b"writing to a device in");
             }
             Err(Errno::EACCES)
         }

@@ -75,7 +75,7 @@ pub fn by_path(call: &mut Call<'_>, by: PathArguments, act: PathAction<'_>) -> R
     walk_inside(server, inside, by.directory(&arguments), length, &mut host, act)
 }
 
-/// The same for the path in the thread's buffer. `theirs` does the call if the path is the host's;
+/// `by_path` for the path in the thread's buffer. `theirs` does the call if the path is the host's;
 /// it receives the path, with a zero byte, if it was rewritten.
 pub fn walk_path(
     call: &mut Call<'_>,
@@ -122,7 +122,7 @@ pub(in crate::hook) fn is_empty(flags: i32, address: u64) -> Result<bool> {
     Ok(flags & AT_EMPTY_PATH != 0 && user_memory::read::<u8>(address)? == 0)
 }
 
-/// The same for calls that accept a null path in place of an empty one.
+/// `is_empty` for calls that accept a null path in place of an empty one.
 pub(in crate::hook) fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
     if flags & AT_EMPTY_PATH != 0 && address == 0 { Ok(true) } else { is_empty(flags, address) }
 }
@@ -305,13 +305,13 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         let born_ns = if wanted { Some(caller.thread.born_ns(node)?) } else { None };
         user_memory::write(into, &status::statx_of(server, caller, attributes, mask, born_ns)).map(|()| 0)
     };
-    let mut tell_of = |caller: &Calling<'_>, node| {
+    let mut describe = |caller: &Calling<'_>, node| {
         check()?;
         report(caller, node, &caller.stat(node)?)
     };
     if is_empty_or_none(flags, call.frame.rsi)? {
         let directory = at(0).directory(&call.arguments());
-        return on_directory(call, directory, &mut tell_of);
+        return on_directory(call, directory, &mut describe);
     }
     if let Err(error) = check() {
         return by_path(call, at(0), &mut |_, _, _, _| Err(error));
@@ -319,7 +319,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
     match query_fast(call, at(0), last_link, None, report)? {
         Some(verdict) => Ok(verdict),
-        None => by_node(call, at(0), flags, last_link, &mut tell_of),
+        None => by_node(call, at(0), flags, last_link, &mut describe),
     }
 }
 
@@ -623,12 +623,12 @@ pub fn unsupported_at(call: &mut Call<'_>) -> Result<Verdict> {
 /// directory, or for a mount. Programs report only the errno.
 fn unknown_to_kernel(call: &mut Call<'_>, by: PathArguments, what: &[u8]) -> Result<Verdict> {
     let verdict = unsupported(call, by);
-    or_tell_to_mount(call, verdict, what)
+    or_advise_to_mount(call, verdict, what)
 }
 
-fn or_tell_to_mount(call: &Call<'_>, verdict: Result<Verdict>, what: &[u8]) -> Result<Verdict> {
+fn or_advise_to_mount(call: &Call<'_>, verdict: Result<Verdict>, what: &[u8]) -> Result<Verdict> {
     if matches!(verdict, Err(Errno::EOPNOTSUPP)) {
-        call.server.tell_to_mount(what);
+        call.server.advise_to_mount(what);
     }
     verdict
 }
@@ -642,7 +642,7 @@ pub fn chroot(call: &mut Call<'_>) -> Result<Verdict> {
         caller.access(node, Want::EXECUTE)?;
         Err(if caller.credentials.may(Capabilities::SYS_CHROOT) { Errno::EOPNOTSUPP } else { Errno::EPERM })
     });
-    or_tell_to_mount(call, verdict, ROOT_DIRECTORY)
+    or_advise_to_mount(call, verdict, ROOT_DIRECTORY)
 }
 
 const ROOT_DIRECTORY: &[u8] = b"a root directory in";

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use engine::Thread;
 use posix::{MarkGroupFlags, OpenFile, Result};
 
-/// The limit of watches if the kernel does not tell.
+/// The limit of watches if the kernel does not show it.
 const WATCHES_DEFAULT: u32 = 8192;
 /// A path of a wake file: `/proc/self/fd/DESCRIPTOR/../watch-GROUP`.
 const PATH_BYTES: usize = 64;

@@ -148,7 +148,7 @@ pub fn unprotect(fd: i32) {
     }
 }
 
-/// The same, if the state is still `before`.
+/// Unprotects a number, if its state is still `before`.
 fn change(fd: u32, before: u8, now: u8) -> bool {
     let Some(byte) = byte(fd) else { return false };
     let changed = match is_alone() {
@@ -418,7 +418,7 @@ pub fn stop() {
 
 /// In the child of a fork, which has one thread and a copy of the table: other threads are absent,
 /// and their unfinished operations end here.
-pub fn begin_anew(process: &Process<'_>, had_threads: bool) {
+pub fn begin_again(process: &Process<'_>, had_threads: bool) {
     MEMORY_SHARERS.fetch_and(ALWAYS, Relaxed);
     if !had_threads || MEMORY_WAS_SHARED.load(Relaxed) {
         return;

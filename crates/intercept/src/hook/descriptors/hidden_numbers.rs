@@ -3,9 +3,9 @@
 //! In a child in its parent's memory (vfork, posix_spawn) the descriptor moves in the child's table
 //! alone ([`posix::child_numbers`]). The byte of the number that it left stays that of a hidden
 //! one, because it still is for the parent, and the child's calls by it reach the dispatcher, where
-//! [`marks::is_hidden`](super::marks::is_hidden) tells the two apart. Its new number is one that no
-//! process of this memory has: the kernel gives it to none, because it is above the limit, or the
-//! highest free one.
+//! [`marks::is_hidden`](super::marks::is_hidden) distinguishes the two. Its new number is one that
+//! no process of this memory has: the kernel gives it to none, because it is above the limit, or
+//! the highest free one.
 
 use crate::handoff;
 use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX};

@@ -18,7 +18,7 @@ pub const ABOVE: u8 = 4;
 
 /// A cached placeholder, whose number is free for the program: see [`fd_numbers`].
 pub const CACHED: u8 = 8;
-/// The same, if exec would close the placeholder.
+/// A cached placeholder that exec would close.
 pub const CACHED_CLOEXEC: u8 = 9;
 
 /// A descriptor that is known to be the host's. Only its close reaches the dispatcher: see

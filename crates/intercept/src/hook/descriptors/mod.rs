@@ -60,8 +60,8 @@ pub fn of_the_kernel(call: &mut Call<'_>) -> Result<Verdict> {
     kernel_verdict(call, call.frame.rdi)
 }
 
-/// The same by one of its descriptors. With O_PATH it is EBADF, and the kernel would take a
-/// placeholder for an open file.
+/// `of_the_kernel` for a call by one descriptor. With O_PATH it is EBADF, and the kernel would take
+/// a placeholder for an open file.
 pub fn kernel_verdict(call: &mut Call<'_>, fd: u64) -> Result<Verdict> {
     let fd = fd as u32;
     if is_marked(fd) {
@@ -91,7 +91,7 @@ pub fn epoll_wait(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 /// Whether two descriptors refer to the same open file description, if either is the image's; the
-/// kernel cannot tell their placeholders apart. `None` if neither is.
+/// kernel cannot distinguish their placeholders. `None` if neither is.
 pub fn are_same(call: &mut Call<'_>, fds: [u64; 2]) -> Result<Option<bool>> {
     if fds.into_iter().any(is_hidden) {
         return Err(Errno::EBADF);

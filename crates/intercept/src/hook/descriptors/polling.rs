@@ -1,7 +1,7 @@
 //! poll, while the process may have descriptors with O_PATH.
 //!
 //! The kernel polls: a placeholder is as ready as any file. Only a descriptor with O_PATH is as one
-//! that is not open, and the kernel cannot tell its placeholder apart.
+//! that is not open, and the kernel cannot distinguish its placeholders.
 
 use crate::hook::abi::entry::{NATIVE, Verdict};
 use crate::hook::abi::user_memory;

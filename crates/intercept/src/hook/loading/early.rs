@@ -173,7 +173,7 @@ pub fn leads_in(list: &[u8], mount: &[u8], inside: ProgramInside) -> bool {
     names || list.split(|byte| matches!(byte, b':' | b';' | b' ')).any(is_inside)
 }
 
-/// The same for an entry of an environment, if the loader reads it.
+/// `leads_in` for an entry of an environment, if the loader reads it.
 pub fn entry_leads_in(entry: &[u8], mount: &[u8], inside: ProgramInside) -> bool {
     if !entry.starts_with(b"LD_") {
         return false;

@@ -24,7 +24,7 @@ pub fn any_path(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8]) -> b
 }
 
 /// Whether `matches` accepts a list of paths that is built into a program or library, or the name
-/// of a needed library; it is told whether the string is a list.
+/// of a needed library; its second argument is whether the string is a list.
 pub fn any_string(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8], bool) -> bool) -> bool {
     let mut room = [0u8; HEAD_BYTES];
     strings(head, &mut room, read).is_some_and(|(table, found)| look_at(table, found, &mut room, read, matches))

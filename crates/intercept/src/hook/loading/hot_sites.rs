@@ -133,8 +133,8 @@ fn map_stubs(code: &Range<usize>) -> Option<usize> {
     })
 }
 
-/// In the child of a fork: the thread that was changing code is not there. What it had begun is not
-/// in use yet.
+/// In the child of a fork: the thread that was changing code is not there. What it had started is
+/// not in use yet.
 pub fn begin_in_child() {
     IS_CHANGING.store(false, Relaxed);
 }

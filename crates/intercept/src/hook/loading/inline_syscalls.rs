@@ -260,7 +260,7 @@ mod tests {
 
     /// Instructions that contain the bytes are no calls; calls count by their number.
     #[test]
-    fn a_scan_tells_calls_from_bytes_of_other_instructions() {
+    fn a_scan_distinguishes_calls_from_bytes_of_other_instructions() {
         // mov eax, 0x12345; add rax, [rip + 0x50f]; mov word ptr [rdi], 0x50f; ret
         let others: &[u8] = &[0xb8, 0x45, 0x23, 1, 0, 0x48, 3, 5, 0x0f, 5, 0, 0, 0x66, 0xc7, 7, 0x0f, 5, 0xc3];
         // mov eax, NUMBER; syscall; ret

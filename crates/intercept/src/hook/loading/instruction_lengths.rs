@@ -1,4 +1,4 @@
-//! Lengths of instructions: enough decoding to tell whether two bytes are an instruction or parts
+//! Lengths of instructions: enough decoding to see whether two bytes are an instruction or parts
 //! of others.
 //!
 //! Invariant: the result only serves decisions that are safe either way. A test compares the
@@ -20,7 +20,7 @@ enum Operands {
     /// A ModRM byte, and this many bytes.
     Modrm(usize),
     ModrmWide,
-    /// The same if its middle bits are 0 or 1, as in `test`.
+    /// `ModrmWide` if its middle bits are 0 or 1, as in `test`.
     ModrmTest(usize),
     ModrmTestWide,
 }

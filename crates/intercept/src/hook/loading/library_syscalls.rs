@@ -9,7 +9,7 @@
 //! Libraries are scanned once per content: see [`answers`].
 //!
 //! Not seen: code that is generated at run time or mapped without a file, and libraries of which
-//! the instruction cannot be told from data ([`Scan`]).
+//! the instruction cannot be distinguished from data ([`Scan`]).
 //!
 //! Invariants
 //! - Only bytes that are an instruction for certain are changed: data changed by mistake would

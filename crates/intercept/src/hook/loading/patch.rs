@@ -296,8 +296,8 @@ fn displacement(behind: usize, target: usize) -> Option<[u8; 4]> {
 fn jump(window: usize, slot: usize) -> Option<[u8; table::WINDOW_BYTES_MAX]> {
     let mut bytes = [TRAP; table::WINDOW_BYTES_MAX];
     bytes[0] = JUMP;
-    // The same distance as the way back, which was checked; a byte less in either direction does
-    // not matter for slots in other pages.
+    // The distance equals that of the way back, which was checked; a byte less in either direction
+    // does not matter for slots in other pages.
     bytes[1..5].copy_from_slice(&displacement(window + 5, slot)?);
     Some(bytes)
 }

@@ -107,7 +107,7 @@ pub fn claim(back: u64) -> bool {
     find(back).or_else(|| claim_slot(back)).is_some()
 }
 
-/// Releases the slots of sites in a range that is being mapped anew.
+/// Releases the slots of sites in a range that is being mapped again.
 pub fn release(addresses: &Range<usize>) {
     for back in BACK.iter().take(SLOTS[1].load(Acquire)) {
         if addresses.contains(&(back.load(Relaxed) as usize)) {

@@ -35,7 +35,7 @@ pub fn postpone(server: &'static Server, slot: u32) {
     record_directory(server, false);
 }
 
-/// Whether a thread has begun to attach.
+/// Whether a thread has started to attach.
 static ATTACHING: AtomicBool = AtomicBool::new(false);
 
 /// Attaches now. If that fails, all accesses to the mount are errors from now on.

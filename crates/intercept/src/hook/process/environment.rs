@@ -50,13 +50,13 @@ const OWN_PREFIX: &[u8] = b"DIRECTFS_";
 
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 7] = [RUN, TEXT, COUNTS, PROFILE, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
-/// Maximum number of entries that a program gets beside its own: those, the loader's four, the
-/// process, the ids, the program and its name, the early copy, a program to load, and the two
-/// without meaning.
+/// Maximum number of entries that a program gets beside its own: the handed-on ones, four of the
+/// dynamic loader, the process, the ids, the program and its name, the early copy of the library, a
+/// program to load, and two that only fill.
 pub const ADDED: usize = HANDED_ON.len() + 12;
 /// The program does not see the entries that are not its own.
 pub const HIDE: &[u8] = b"DIRECTFS_HIDE=\0";
-/// The same for a program whose own environment does not name the mount.
+/// `HIDE` for a program whose own environment does not name the mount.
 pub const HIDE_MOUNT: &[u8] = b"DIRECTFS_HIDE=mount\0";
 /// Makes the number of hidden entries even.
 pub const FILL: &[u8] = b"DIRECTFS_FILL=\0";
@@ -147,8 +147,8 @@ impl ListedString {
         unsafe { CStr::from_ptr(self.0.cast()) }.to_bytes_with_nul()
     }
 
-    /// The same, unless the first letter says that it is an entry neither of this library nor of
-    /// the loader.
+    /// `bytes`, unless the first letter says that it is an entry neither of this library nor of the
+    /// loader.
     pub fn special(self) -> Option<&'static [u8]> {
         // SAFETY: as above.
         let first = unsafe { *self.0 };
@@ -192,7 +192,7 @@ impl KeptEntries {
         } else {
             entry.len()
         };
-        // Of an entry that occurs twice the first one counts, as for getenv.
+        // If an entry occurs twice, the first one counts, as for getenv.
         if self.starts[index].is_some() {
             return;
         }
@@ -515,7 +515,7 @@ pub fn string(name: &[u8]) -> Option<&'static [u8]> {
     find(name).map(|entry| &entry[name.len()..])
 }
 
-/// The same without the zero byte.
+/// `string` without the zero byte.
 pub fn value(name: &[u8]) -> Option<&'static [u8]> {
     string(name).map(|value| &value[..value.len() - 1])
 }

@@ -53,7 +53,7 @@ use posix::{Errno, NodeRef, Result};
 
 /// Why the library cannot serve a program that the kernel gives other rights.
 const PRIVILEGED: &[u8] = b"a set-user-ID or set-group-ID program, or one with capabilities";
-/// The same, if the loader of its C library would not heed the environment.
+/// Why the library cannot serve a program whose C library's loader would not heed the environment.
 const SECURE: &[u8] = b"a program whose effective user or group is not its real one";
 /// Size of their strings. The rest of the buffer is for the strings of the environment.
 const ARENA_BYTES: usize = COPY_BYTES - SCRATCH_BYTES;
@@ -179,7 +179,7 @@ struct ExecPlan {
     program: Option<*const u8>,
     /// The entry with the path by which it is started, which the kernel does not get.
     name: Option<*const u8>,
-    /// The same, if it is a file of the image.
+    /// The program, if it is a file of the image.
     runs: Option<Program>,
     /// The entry for the library as a program that loads this one.
     loaded_program: Option<*const u8>,
@@ -447,7 +447,8 @@ impl<'c> Planner<'c> {
         }
     }
 
-    /// The same for a program of a format that is registered with the kernel. False: it has none.
+    /// Adds what the interpreter needs for a program of a format that is registered with the
+    /// kernel. False: it has none.
     #[cold]
     #[inline(never)]
     fn enter_registered(&mut self, depth: usize, file: &File<'_>, head: &mut [u8; HEAD_BYTES]) -> Result<bool> {
@@ -665,8 +666,8 @@ impl<'c> Planner<'c> {
         self.has_library && is_runnable && is_found && !arranges_memory(head) && armed_threads::is_supported()
     }
 
-    /// Has another program load this one, which it gets by a descriptor, and perhaps its
-    /// interpreter.
+    /// Plans an exec of the loader program. It gets this program, and perhaps its interpreter, as
+    /// descriptors, and loads them.
     #[inline(never)]
     fn plan_loader(mut self, file: File<'c>, mut early_load: EarlyLoad, interpreter: Option<Fd>) -> Result<ExecPlan> {
         self.library_paths_of_environment(&mut early_load);

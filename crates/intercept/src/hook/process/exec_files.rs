@@ -152,7 +152,7 @@ pub fn missing(target: &Target) -> Option<Errno> {
 /// does not load the library, and nothing of the library may reach the program.
 ///
 /// The kernel ignores these bits and capabilities in some cases (`nosuid`, `no_new_privs`, owners
-/// without a number in the user namespace): they are not told apart here.
+/// without a number in the user namespace): they are not distinguished here.
 pub fn is_privileged(target: &Target) -> bool {
     const RUNS_AS_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
     let Ok(status) = status(target) else { return false };
@@ -192,7 +192,7 @@ fn has_capabilities(target: &Target) -> bool {
     found > 0 || found == -i64::from(libc::ENOENT)
 }
 
-/// Whether the kernel tells the loader of a program that is started now to ignore the environment
+/// Whether the kernel asks the loader of a program that is started now to ignore the environment
 /// (AT_SECURE), because of this process's ids.
 pub fn starts_securely() -> bool {
     // SAFETY: only queries.
@@ -214,7 +214,7 @@ pub fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut
         // SAFETY: created above.
         unsafe { sys::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]) };
     }
-    caller.opens().tell_run(node);
+    caller.opens().notify_run(node);
     copied.map(|()| fd)
 }
 

@@ -70,7 +70,7 @@ impl Identity {
         }
     }
 
-    /// Tells queries of the kernel apart between which an identity of the process changed; zero:
+    /// Distinguishes queries of the kernel between which an identity of the process changed; zero:
     /// none yet.
     pub fn query_number(&self) -> u32 {
         self.asked_at

@@ -120,7 +120,7 @@ impl<'s> LibrarySearch<'s> {
         }
     }
 
-    /// The same for a path. `None`: there is no such file.
+    /// `add_library` for a path. `None`: there is no such file.
     fn add_file(&mut self, path: &mut [u8; PATH_ROOM_BYTES], length: usize) -> Option<u64> {
         let mut head = [0u8; HEAD_BYTES];
         let owner = paths::locate(self.server, self.session, Directory::Working, path, length, self.host).ok()?;

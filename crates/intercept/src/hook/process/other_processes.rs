@@ -8,7 +8,7 @@ use posix::NodeRef;
 use posix::process::ObservedProcess;
 
 /// Another process of the image, if the kernel lets this one follow a link of it in /proc. `None`
-/// also if the process cannot be told from one of another namespace.
+/// also if the process cannot be distinguished from one of another namespace.
 pub fn another_process(session: &Session<'_>, process_id: u32, link: &[u8]) -> Option<ObservedProcess> {
     let mut text = [0u8; 64];
     text.get_mut(..link.len())?.copy_from_slice(link);

@@ -249,7 +249,7 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
         Ok(process) => {
             leak_tracer::forget();
             set_main(process);
-            fd_numbers::begin_anew(&process, had_threads);
+            fd_numbers::begin_again(&process, had_threads);
             mapping::missing::begin_in_child();
             hot_sites::begin_in_child();
             site_slots::begin_in_child();

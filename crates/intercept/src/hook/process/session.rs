@@ -93,7 +93,7 @@ static THREADS: AtomicBool = AtomicBool::new(false);
 #[inline]
 pub fn main() -> &'static Process<'static> {
     // SAFETY: set by the constructor before any call is served; and by the child of a fork, which
-    // obtains it anew afterwards.
+    // obtains it again afterwards.
     unsafe { (*MAIN.0.get()).assume_init_ref() }
 }
 

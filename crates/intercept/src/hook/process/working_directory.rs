@@ -13,7 +13,7 @@ use engine::Node;
 use engine::format::FileKind;
 use posix::{Errno, OpenFile, Result};
 
-/// Tells the filter which relative paths to forward.
+/// Sets for the filter which relative paths to forward.
 pub fn record_directory(server: &Server, is_inside: bool) {
     let above =
         !is_inside && is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Working, into));

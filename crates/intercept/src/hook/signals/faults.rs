@@ -125,7 +125,7 @@ pub fn take() -> bool {
     unsafe { take_from(thread_words()) }
 }
 
-/// The same for a caller that knows the thread's words.
+/// `take` for a caller that knows the thread's words.
 ///
 /// # Safety
 /// The words are this thread's.

@@ -299,7 +299,7 @@ pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(verdict)
 }
 
-// The same code as glibc's, by which debuggers recognise the frame.
+// This code is glibc's, by which debuggers recognise the frame.
 global_asm!(
     r#"
     .section .text.directfs_restore,"ax",@progbits

@@ -31,7 +31,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(self.begin_in(thread, (index, slot), (table, self.tables.slot(table)?)))
     }
 
-    /// The same, for a process with known slot and table.
+    /// `begin` for a process with known slot and table.
     #[inline]
     pub(in crate::process) fn begin_in<'a>(
         &'a self,

@@ -101,7 +101,7 @@ fn claim(fd: u32) -> Option<&'static Ring> {
 
 /// io_uring_setup(entries, parameters).
 pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
-    /// Of a kernel whose operation without effect completes with any result, Linux 6.12.
+    /// A feature of kernels whose operation without effect completes with any result, Linux 6.12.
     const FEATURE_MIN_TIMEOUT: u32 = 1 << 15;
     let address = call.frame.rsi;
     let wanted: Parameters = user_memory::read(address)?;
@@ -141,7 +141,7 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
         fd_numbers::unmark(fd);
         return refused(Errno(libc::EMFILE));
     };
-    // Of a ring that had the number before.
+    // These are of a ring that had the number before.
     if let Ok(inside) = call.begin() {
         ring_files::release_all(&inside.session, fd);
     }
@@ -300,8 +300,8 @@ impl Ring {
         self.flags.load(Relaxed) & flag != 0
     }
 
-    /// Of a ring without the thread of the kernel that the program requested: has the program
-    /// call io_uring_enter for its entries, as it must when that thread sleeps.
+    /// For a ring without the thread of the kernel that the program requested: has the program call
+    /// io_uring_enter for its entries, as it must when that thread sleeps.
     fn ask_for_calls(&self) {
         const NEED_WAKEUP: u32 = 1;
         let address = self.queue.load(Relaxed) + u64::from(self.state.load(Relaxed));
@@ -375,7 +375,7 @@ struct Changed {
 struct Batch {
     changed: [Changed; BATCH],
     count: usize,
-    /// Of the only read into a selected buffer, which is never one of those.
+    /// The selection of the only read into a selected buffer, which is never one of those.
     selection: Option<(Changed, Selection)>,
 }
 
@@ -535,7 +535,7 @@ impl Outcome {
         Outcome { result, is_failure, is_shown, is_invalid: false }
     }
 
-    /// Of a call that succeeds whole or fails.
+    /// The outcome of a call that succeeds whole or fails.
     fn of(result: Result<i64>) -> Outcome {
         match result {
             Ok(result) => Outcome::new(result as i32, result < 0, None),
@@ -551,7 +551,8 @@ impl Outcome {
         Outcome { is_invalid: true, ..Outcome::error(Errno::EINVAL) }
     }
 
-    /// Of an entry behind one that failed. The kernel shows none if that one asked for none.
+    /// The outcome of an entry behind one that failed. The kernel shows none if that one asked for
+    /// none.
     fn cancelled(is_hidden: bool) -> Outcome {
         match is_hidden {
             true => Outcome::new(0, true, Some(false)),

@@ -102,7 +102,7 @@ pub struct Entry {
 pub enum Request {
     /// The kernel alone decides.
     Kernel,
-    /// The same; nothing waits for it.
+    /// The kernel alone decides; nothing waits for it.
     KernelAtOnce,
     /// An error.
     Refused(Errno),
@@ -211,8 +211,8 @@ impl Entry {
         [self.index.unwrap_or(self.words[0]), self.words[1], self.words[3]]
     }
 
-    /// The same of an operation without effect that completes with a result. `is_shown`: whether it
-    /// has a completion, if its flags do not decide that.
+    /// The changed words of an operation without effect that completes with a result. `is_shown`:
+    /// whether it has a completion, if its flags do not decide that.
     pub fn completion(&self, result: i32, is_shown: Option<bool>) -> Words {
         const INJECT_RESULT: u64 = 1;
         let mut flags = self.flags() & !(flag::FIXED_FILE | flag::BUFFER_SELECT);
@@ -228,8 +228,8 @@ impl Entry {
         ]
     }
 
-    /// The same of an operation that the kernel refuses with EINVAL, or with EOPNOTSUPP if it
-    /// selects a buffer and has none.
+    /// The changed words of an operation that the kernel refuses with EINVAL, or with EOPNOTSUPP if
+    /// it selects a buffer and has none.
     pub fn refusal(&self) -> Words {
         const UNKNOWN_FLAG: u64 = 1 << 31;
         let [operation, offset, result] = self.completion(0, None);
@@ -239,8 +239,8 @@ impl Entry {
         }
     }
 
-    /// The same of a read of another descriptor from its position on, into a buffer that the kernel
-    /// selects.
+    /// The changed words of a read of another descriptor from its position on, into a buffer that
+    /// the kernel selects.
     pub fn selection(&self, fd: i32, length: u32) -> Words {
         let flags = self.flags() & !(flag::FIXED_FILE | flag::ASYNC);
         [u64::from(READ) | u64::from(flags) << 8 | u64::from(fd as u32) << 32, u64::MAX, length.into()]

@@ -39,7 +39,7 @@ use posix::{Errno, Result};
 pub const NOWHERE: u64 = 1 << 62;
 /// What one missing page resolves at least, if the file has it.
 pub const WINDOW_BYTES_MIN: u64 = 64 << 10;
-/// The same at most: the window doubles while a program proceeds page by page.
+/// Most bytes of a window, which doubles while a program proceeds page by page.
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
 /// The lowest and the highest address of ranges with missing pages; zero: there are none.

@@ -68,7 +68,7 @@ pub fn watch(address: u64, length: u64) {
     }
 }
 
-/// The same for a mapping that another copy of this library has made in this process.
+/// `watch` for a mapping that another copy of this library has made in this process.
 pub fn watch_mapping(mapping: &FileMapping) {
     missing::record(mapping.address..mapping.address.saturating_add(mapping.length));
     watch(mapping.address, mapping.length);

@@ -1,7 +1,7 @@
 //! mremap of mappings of the image.
 //!
 //! A mapping by blocks consists of several of the kernel's mappings, which mremap moves only one at
-//! a time. So a shared one is created anew, and the pieces of a private one move one by one: they
+//! a time. So a shared one is created again, and the pieces of a private one move one by one: they
 //! hold pages that the program has written.
 
 use super::pieces::PAGE_BYTES;

@@ -1,4 +1,4 @@
-//! Defects that tests plant, one at a time, to see that the explorer finds each.
+//! Defects that tests inject, one at a time, to see that the explorer finds each.
 
 use std::cell::Cell;
 
@@ -31,14 +31,14 @@ defects! {
 }
 
 thread_local! {
-    static PLANTED: Cell<Option<Defect>> = const { Cell::new(None) };
+    static INJECTED: Cell<Option<Defect>> = const { Cell::new(None) };
 }
 
-pub(crate) fn is_planted(defect: Defect) -> bool {
-    PLANTED.get() == Some(defect)
+pub(crate) fn is_injected(defect: Defect) -> bool {
+    INJECTED.get() == Some(defect)
 }
 
-/// Plants a defect in the calling thread; none: removes it.
-pub(crate) fn plant(defect: Option<Defect>) {
-    PLANTED.set(defect);
+/// Injects a defect in the calling thread; none: removes it.
+pub(crate) fn inject(defect: Option<Defect>) {
+    INJECTED.set(defect);
 }
