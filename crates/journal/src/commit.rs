@@ -161,6 +161,7 @@ impl<D: Disk> Writer<'_, D> {
         }
         self.write_chunk(true)?;
         self.end.sequence += 1;
+        debug_assert_eq!(store.load().sequence + 1, self.end.sequence, "another thread commits at the same time");
         if is_injected!(EndMovedBeforeFlush) {
             store.store(&self.end);
         }

@@ -27,6 +27,7 @@
 //! Decision: docs/decisions/posix.md, "Process tables change by intents".
 
 mod begin;
+mod description_end;
 
 use super::shared_tables::{
     IN_FLIGHT_REFERENCES, Intent, PAGE_DESCRIPTORS, REFERENCES_PER_LINE, Record, SLOTS, SharedTables, Slot, TableKind,
@@ -706,37 +707,6 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         }
         self.step(TransactionStep::DropReferences);
         Ok(())
-    }
-
-    fn drop_locks(&self) -> Result<()> {
-        let intent = self.intent();
-        let index = intent.file.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
-        let file = self.tables().file(index)?;
-        // From here on this slot frees it.
-        file.claimed.store(self.ticket(), Release);
-        if self.thread.fs().is_watched() || file.is_watcher() {
-            self.notify_watches(file);
-        }
-        let cachelet = file.node().cachelet;
-        super::locks::release_description(self, cachelet, index)?;
-        if file.is_attached() {
-            super::leases::detach(self, cachelet, index)?;
-        }
-        intent.record.store(cachelet, Release);
-        intent.change.store(ONE_HOLD, Release);
-        intent.unlinked.store(0, Release);
-        self.step(TransactionStep::DropRecord);
-        Ok(())
-    }
-
-    /// Notifies watches of the end of a description, or removes the watches of one.
-    #[cold]
-    fn notify_watches(&self, file: &crate::OpenFile) {
-        match file.watch_key() {
-            // An error means that the region is damaged.
-            Some(key) => drop(self.thread.watches().remove_watch_group(key)),
-            None => crate::watch::notify_close(self.thread, file),
-        }
     }
 
     /// Ensures that the page of a descriptor exists.
