@@ -120,8 +120,11 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Bench(arguments) => bench::bench(arguments),
         Command::BenchWorker(arguments) => bench::bench_worker(arguments),
         Command::Demo(arguments) => bench::demo(arguments),
-        Command::Completions(arguments) => commands::shell::completions(arguments),
-        Command::Man(arguments) => commands::shell::man(arguments),
+        Command::Completions(arguments) => {
+            commands::completions::run(arguments);
+            Ok(())
+        }
+        Command::Man(arguments) => commands::manual::run(arguments),
         Command::DemoWorker(arguments) => bench::demo_worker(arguments),
         Command::Run(_) | Command::Profile(_) | Command::RunInside(_) | Command::RunStatic(_) => {
             unreachable!("these were run before")

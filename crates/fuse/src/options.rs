@@ -100,17 +100,21 @@ impl Default for MountOptions {
     }
 }
 
-/// The options of this file system and what they do, for help texts.
+/// All options and what they do, for help texts and manual pages.
 pub const DESCRIPTIONS: &[(&str, &str)] = &[
     ("ro, rw", "read-only, read-write"),
     (
-        "nosuid, nodev, noexec, noatime, ...",
-        "flags of mount(8). Root's mount of an image that other users can write is nosuid,nodev unless suid or dev is named",
+        "suid, nosuid, dev, nodev, exec, noexec",
+        "as for mount(8). Root's mount of an image that other users can write is nosuid,nodev unless suid or dev is named",
     ),
+    ("atime, noatime, diratime, nodiratime", "when a read sets the time of access, as for mount(8)"),
+    ("relatime, norelatime, strictatime, nostrictatime, lazytime, nolazytime", "as for mount(8)"),
+    ("sync, async, dirsync, silent, loud", "as for mount(8)"),
     ("uid=N, gid=N", "all files appear as this user's, as this group's"),
     (
-        "allow_other",
-        "other users may use the mount; the default for root. Other users need user_allow_other in /etc/fuse.conf",
+        "allow_other, noallow_other",
+        "other users may use the mount, or may not; the default for root is that they may. Other users need \
+         user_allow_other in /etc/fuse.conf",
     ),
     (
         "cache=SECONDS",
@@ -122,16 +126,45 @@ pub const DESCRIPTIONS: &[(&str, &str)] = &[
     ("memory=SIZE", "for an image on a disk: the most memory for the copy on which programs work, for example 2G"),
     ("cached_files=N", "files cached in memory at most [default: all]"),
     ("threads=N", "threads of the server, 1 to 64 [default: as many as processors]"),
-    ("keep", "a second process replaces a server that dies; programs on the mount wait meanwhile"),
-    ("noxattr", "no extended attributes, file capabilities and access lists: fewer requests for a new file"),
-    ("no_io_uring", "requests go through /dev/fuse also where the kernel offers io_uring"),
+    ("keep, nokeep", "a second process replaces a server that dies; programs on the mount wait meanwhile"),
+    (
+        "xattr, noxattr",
+        "noxattr: no extended attributes, file capabilities and access lists: fewer requests for a new file",
+    ),
+    ("io_uring, no_io_uring", "no_io_uring: requests go through /dev/fuse also where the kernel offers io_uring"),
     ("log=FILE", "messages of the server go to this file [default: the log of the machine, /dev/log]"),
     ("fsname=NAME", "the source that mount(8) shows [default: the path of the image]"),
     ("remount", "change ro, rw and the flags of an existing mount"),
     (
-        "defaults, auto, noauto, user, users, owner, group, nofail, _netdev, x-*",
+        "user, nouser, users, nousers, owner, noowner, group, nogroup",
         "as in fstab(5); user, users, owner and group imply nosuid and nodev, the first two noexec as well",
     ),
+    ("defaults, auto, noauto, nofail, _netdev, _rnetdev, x-*, X-*", "for mount(8) and systemd, as in fstab(5)"),
+    ("default_permissions, loop, nomand, comment=TEXT", "accepted, and without effect; the first always applies"),
+];
+
+/// An option without a value, and what it sets.
+type Switch = (&'static str, fn(&mut MountOptions));
+
+/// Options without a value that are neither flags of the kernel nor ignored.
+const SWITCHES: &[Switch] = &[
+    ("ro", |options| options.read_only = true),
+    ("rw", |options| options.read_only = false),
+    ("allow_other", |options| options.allow_other = Some(true)),
+    ("noallow_other", |options| options.allow_other = Some(false)),
+    ("remount", |options| options.remount = true),
+    ("no_commit", |options| options.commits = CommitPolicy::Never),
+    ("keep", |options| options.keep = true),
+    ("nokeep", |options| options.keep = false),
+    ("xattr", |options| options.no_xattr = false),
+    ("noxattr", |options| options.no_xattr = true),
+    ("io_uring", |options| options.no_io_uring = false),
+    ("no_io_uring", |options| options.no_io_uring = true),
+    // A mount by users (fstab) must not grant privileges unless a later option says so.
+    ("user", |options| options.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC),
+    ("users", |options| options.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC),
+    ("owner", |options| options.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV),
+    ("group", |options| options.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV),
 ];
 
 /// Options that are a kernel flag, with the value that they set.
@@ -216,24 +249,10 @@ impl MountOptions {
             self.named_flags |= flag;
             return Ok(());
         }
-        match option {
-            "ro" => self.read_only = true,
-            "rw" => self.read_only = false,
-            "allow_other" => self.allow_other = Some(true),
-            "remount" => self.remount = true,
-            "no_commit" => self.commits = CommitPolicy::Never,
-            "keep" => self.keep = true,
-            "nokeep" => self.keep = false,
-            "xattr" => self.no_xattr = false,
-            "noxattr" => self.no_xattr = true,
-            "io_uring" => self.no_io_uring = false,
-            "no_io_uring" => self.no_io_uring = true,
-            "noallow_other" => self.allow_other = Some(false),
-            // A mount by users (fstab) must not grant privileges unless a later option says so.
-            "user" | "users" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
-            "owner" | "group" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV,
-            _ => return Err(OptionError::Unknown { name: option.to_owned() }),
-        }
+        let Some((_, apply)) = SWITCHES.iter().find(|(known, _)| *known == option) else {
+            return Err(OptionError::Unknown { name: option.to_owned() });
+        };
+        apply(self);
         Ok(())
     }
 
@@ -366,12 +385,30 @@ mod tests {
         assert!(matches!(MountOptions::parse("commit=soon"), Err(OptionError::Value { .. })));
     }
 
+    fn described() -> impl Iterator<Item = &'static str> {
+        DESCRIPTIONS.iter().flat_map(|(names, _)| names.split(", "))
+    }
+
+    #[test]
+    fn every_option_is_described() {
+        let flags = FLAGS.iter().map(|(name, ..)| *name);
+        for known in flags.chain(IGNORED.iter().copied()).chain(SWITCHES.iter().map(|(name, _)| *name)) {
+            assert!(described().any(|name| name == known), "{known}");
+        }
+    }
+
     #[test]
     fn every_described_option_is_understood() {
-        let samples =
-            [("N", "7"), ("SECONDS", "1"), ("SIZE", "2G"), ("FILE", "/var/log/directfs"), ("NAME", "work"), ("*", "a")];
-        let names = DESCRIPTIONS.iter().flat_map(|(names, _)| names.split(", ")).filter(|&name| name != "...");
-        for name in names {
+        let samples = [
+            ("N", "7"),
+            ("SECONDS", "1"),
+            ("SIZE", "2G"),
+            ("FILE", "/var/log/directfs"),
+            ("NAME", "work"),
+            ("TEXT", "a"),
+            ("*", "a"),
+        ];
+        for name in described() {
             let option = samples.iter().fold(name.to_owned(), |option, (placeholder, value)| {
                 match option.strip_suffix(placeholder) {
                     Some(stem) if stem.ends_with(['=', '-']) => format!("{stem}{value}"),

@@ -6,7 +6,7 @@ mod running;
 pub use images::{
     CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
 };
-pub use running::{CommitOptions, CommitService, Mount, MountHelper, Profile, Run, RunInside, Umount};
+pub use running::{CommitOptions, CommitService, MOUNT_OPTIONS, Mount, MountHelper, Profile, Run, RunInside, Umount};
 
 use bench::arguments::{Bench, BenchWorker, Demo, DemoWorker};
 use clap::{Args, Parser, Subcommand};
@@ -30,8 +30,8 @@ or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or
 
 With --json, a command that fails prints {\"error\": ..., \"causes\": [...]} as well.
 
-Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck has its
-own.")]
+Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck and run
+have their own.")]
 pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
@@ -58,7 +58,7 @@ pub enum Command {
     Ps(Ps),
     /// Show what the processes of an image call: how often, how long, and what they wait for.
     Stats(Stats),
-    /// Show which processes use an image most, refreshed each second.
+    /// Show which processes use an image most; refreshed each second.
     Top(Top),
     /// Give the memory or disk space of freed blocks back to the system.
     Trim(Trim),
@@ -68,7 +68,7 @@ pub enum Command {
     Tune(Tune),
     /// Copy an image to a new file, also while programs use it. The copy is whole or absent.
     Snapshot(Snapshot),
-    /// As `snapshot`; the copy gets a UUID of its own, so that both can be used side by side.
+    /// Copy an image as `snapshot` does; the copy has a UUID of its own, so both can be used.
     Clone(CloneImage),
     /// Write a tree of an image to standard output, as a tar archive.
     Export(Export),

@@ -96,7 +96,7 @@ pub struct Run {
     #[arg(long, requires = "image", conflicts_with_all = ["no_commit", "commit_interval"])]
     pub atomic: bool,
     /// The command and its arguments.
-    #[arg(trailing_var_arg = true)]
+    #[arg(trailing_var_arg = true, value_hint = clap::ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 
@@ -149,10 +149,13 @@ fn parse_memory(text: &str) -> Result<u64, String> {
     }
 }
 
+/// How the options of `-o` begin in help; their section of a manual page is made from the list.
+pub const MOUNT_OPTIONS: &str = "Options (-o), separated by commas:";
+
 /// Help of a mount, with the options of `-o` in front.
 fn with_mount_options(rest: &str) -> String {
     const INDENT: usize = 18;
-    let mut text = "Options (-o), separated by commas:\n".to_owned();
+    let mut text = format!("{MOUNT_OPTIONS}\n");
     for (names, meaning) in fuse::OPTION_DESCRIPTIONS {
         let mut line = format!("  {names:<width$}", width = INDENT - 2);
         if names.len() > INDENT - 3 {
@@ -211,6 +214,8 @@ pub struct RunInside {
 Examples:
   mount -t directfs /var/lib/work.img /mnt/work
   mount -t directfs -o ro,nosuid /var/lib/work.img /mnt/work
+
+Exit codes, as for mount(8): 0 mounted, 2 wrong usage, 32 the mount failed.
 
 In /etc/fstab:
   /var/lib/work.img  /mnt/work  directfs  defaults,nofail  0  0"))]

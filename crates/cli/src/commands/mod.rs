@@ -1,12 +1,13 @@
 //! The thin commands: each turns arguments into one library call and prints its result.
 
+pub mod completions;
 pub mod dump;
 pub mod fsck;
 pub mod info;
+pub mod manual;
 pub mod mkfs;
 pub mod mount;
 pub mod resize;
-pub mod shell;
 pub mod snapshot;
 pub mod transfer;
 pub mod trim;
