@@ -17,6 +17,18 @@
 #include <sys/types.h>
 #include <time.h>
 
+/*
+ Strict C99 does not define it.
+ */
+struct timespec;
+
+/*
+ The version of this header; directfs_version() returns that of the library.
+ */
+#define DIRECTFS_VERSION_MAJOR 0
+#define DIRECTFS_VERSION_MINOR 1
+#define DIRECTFS_VERSION_PATCH 0
+
 
 /*
  Refuse all changes by this process (EROFS).
@@ -76,7 +88,7 @@ typedef enum directfs_durability {
   /*
    Nothing survives the process.
    */
-  DIRECTFS_NOTHING = 4,
+  DIRECTFS_NOTHING = 4
 } directfs_durability;
 
 /*
@@ -94,7 +106,7 @@ typedef enum directfs_closed {
   /*
    It was open for reading only.
    */
-  DIRECTFS_WAS_READ_ONLY = 2,
+  DIRECTFS_WAS_READ_ONLY = 2
 } directfs_closed;
 
 /*

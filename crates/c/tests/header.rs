@@ -19,7 +19,17 @@ fn made_header() -> String {
         builder = builder.with_src(Path::new(CRATE).join(format!("src/{source}.rs")));
     }
     builder.generate().expect("cbindgen reads the sources").write(&mut header);
-    String::from_utf8(header).expect("text")
+    let mut header = String::from_utf8(header).expect("text");
+    // C++98 has no comma behind the last name of an enumeration.
+    header = header.replace(",\n}", "\n}");
+    for (mark, part) in [
+        ("@MAJOR@", env!("CARGO_PKG_VERSION_MAJOR")),
+        ("@MINOR@", env!("CARGO_PKG_VERSION_MINOR")),
+        ("@PATCH@", env!("CARGO_PKG_VERSION_PATCH")),
+    ] {
+        header = header.replace(mark, part);
+    }
+    header
 }
 
 /// Names of functions, as the header declares them.
@@ -44,6 +54,28 @@ fn the_header_is_that_of_the_sources() {
     }
     let message = "include/directfs.h is old: `UPDATE=1 cargo test -p directfs-c --test header` makes it again";
     assert!(std::fs::read_to_string(&path).unwrap_or_default() == made, "{message}");
+}
+
+#[test]
+fn the_header_suits_strict_compilers_of_every_standard() {
+    let directory = tempfile::tempdir().expect("a scratch directory");
+    let program = "#include <directfs.h>\n\
+                   #if DIRECTFS_VERSION_MAJOR > 9\n#error\n#endif\n\
+                   int main(void) { return directfs_version() == 0; }\n";
+    let standards = ["c99", "c11", "c17"].map(|standard| ("cc", "program.c", standard));
+    for (compiler, name, standard) in
+        standards.into_iter().chain([("c++", "program.cc", "c++98"), ("c++", "program.cc", "c++20")])
+    {
+        let source = directory.path().join(name);
+        std::fs::write(&source, program).expect("writes the program");
+        let mut command = std::process::Command::new(compiler);
+        command.args(["-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]).arg(format!("-std={standard}"));
+        let Ok(output) = command.arg("-I").arg(Path::new(CRATE).join("include")).arg(&source).output() else {
+            eprintln!("\n*** SKIPPED: the header under {standard}: there is no {compiler} here ***\n");
+            continue;
+        };
+        assert!(output.status.success(), "{standard}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]
