@@ -5,7 +5,7 @@
 //! - Every call that may wait or enters the image runs without the interpreter's lock.
 //! - Errors are `OSError` with the errno, and so `FileNotFoundError` and its kin.
 //!
-//! Decision: docs/decisions/interfaces.md, "One package, and a wheel for all Pythons".
+//! Decision: docs/decisions/interfaces.md, "Packages, and a wheel for all Pythons".
 
 mod convert;
 mod file;

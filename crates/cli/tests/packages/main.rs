@@ -2,11 +2,13 @@
 
 mod debian;
 mod files;
+mod manual;
+mod others;
 mod python;
 mod static_file;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// The root of the sources.
 fn sources() -> PathBuf {
@@ -36,12 +38,30 @@ fn skipped(test: &str, why: &str) {
     eprintln!("\n*** SKIPPED: {test}: {why} ***\n");
 }
 
-/// Lays out below `root` what packages hold, from what this test's profile builds.
-fn install(root: &Path) {
+fn has(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn build_library() {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--locked", "--quiet", "--package", "directfs-c", "--target-dir"]);
     cargo.arg(built().parent().expect("the target directory")).current_dir(sources());
     run(&mut cargo).expect("cargo builds the libraries");
+}
+
+/// Makes a package of what this test's profile builds.
+fn pack(kind: &str, out: &Path) {
+    build_library();
+    let mut pack = Command::new(sources().join("packaging/pack"));
+    pack.arg(kind).args([built(), built()]).arg(out).env("DEBEMAIL", "directfs@lists.debian.org");
+    run(&mut pack).unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// Lays out below `root` what packages hold, from what this test's profile builds.
+fn install(root: &Path) {
+    build_library();
     let mut install = Command::new(sources().join("packaging/install"));
     run(install.arg(root).arg(built()).arg(built())).expect("packaging/install");
 }
