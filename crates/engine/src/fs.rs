@@ -200,8 +200,15 @@ impl<M: Memory> Fs<M> {
             }
             let index = found.ok_or(Error::TooManyThreads)?;
             // Each slot below the mark was provided by the thread that found it free first.
-            if index >= self.header()?.slots_high.load(Acquire) {
-                self.provider().provide_slot(index)?;
+            if index >= self.header()?.slots_high.load(Acquire)
+                && let Err(full) = self.provider().provide_slot(index)
+            {
+                // The slot of a dead thread has memory.
+                if may_reap && self.reap_crowd()? {
+                    (from, may_reap) = (0, false);
+                    continue;
+                }
+                return Err(full);
             }
             let slot = self.dram.slot(index as u32)?;
             if slot.owner.load(Relaxed) == 0 && self.claim_slot_as(index as u32, 0, owner)? {
@@ -432,6 +439,7 @@ mod tests {
     use crate::dram::SLOTS_MAX;
     use crate::error::Error;
     use crate::testing::{Attached, TestPlatform, new_image};
+    use core::sync::atomic::Ordering::SeqCst;
     use std::vec::Vec;
 
     #[test]
@@ -448,6 +456,26 @@ mod tests {
         let threads: Vec<_> = (0..SLOTS_MAX).map(|_| fs.enter().expect("enters")).collect();
         assert_eq!(fs.enter().err(), Some(Error::TooManyThreads));
         drop(threads);
+    }
+
+    #[test]
+    fn the_slot_of_a_dead_thread_is_used_when_there_is_no_memory_for_another() {
+        static MORTAL: TestPlatform = TestPlatform::new();
+        let image = new_image(4 << 20, 0);
+        let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                core::mem::forget(fs.enter().expect("enters"));
+                MORTAL.kill();
+            });
+        });
+        let _first = fs.enter().expect("enters");
+        MORTAL.is_full.store(true, SeqCst);
+        let mut threads: Vec<_> = core::iter::from_fn(|| fs.enter().ok()).collect();
+        assert!(threads.iter().any(|thread| thread.index == 0), "that of the dead thread");
+        assert_eq!(fs.enter().err(), Some(Error::NoMemory));
+        threads.pop();
+        threads.push(fs.enter().expect("enters where another one left"));
     }
 
     #[test]

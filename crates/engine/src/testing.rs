@@ -13,7 +13,7 @@ use crate::format::FileKind;
 use crate::fs::Fs;
 use crate::platform::Platform;
 use crate::sync::{AtomicI64, AtomicU32};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use pmem::{Direct, Mapping, Region};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,8 @@ pub(crate) struct TestPlatform {
     pub waits: AtomicU32,
     /// The time of a stopped clock; zero: the clock runs.
     pub now_ns: AtomicI64,
+    /// Memory that was not provided before is refused.
+    pub is_full: AtomicBool,
     /// The long waits that threads reported.
     pub reports: Mutex<Vec<(Option<Owner>, std::string::String)>>,
 }
@@ -49,6 +51,7 @@ impl TestPlatform {
             dead: Mutex::new(BTreeSet::new()),
             waits: AtomicU32::new(0),
             now_ns: AtomicI64::new(0),
+            is_full: AtomicBool::new(false),
             reports: Mutex::new(Vec::new()),
         }
     }
@@ -93,6 +96,9 @@ impl Platform for TestPlatform {
     }
     fn is_thread_alive(&self, _: u32, thread_id: u32) -> bool {
         !self.dead().contains(&thread_id)
+    }
+    fn provide(&self, _address: *mut u8, _length: usize) -> bool {
+        !self.is_full.load(Ordering::SeqCst)
     }
     fn random(&self) -> u64 {
         0x1234_5678_9abc_def1

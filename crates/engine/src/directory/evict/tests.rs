@@ -97,3 +97,52 @@ fn a_file_keeps_count_of_its_names_if_it_goes_with_one_while_another_is_removed(
     std::eprintln!("{EVICTIONS:?} evictions at {STEPS:?} steps");
     assert!(EVICTIONS.load(SeqCst) > 0);
 }
+
+#[test]
+fn files_leave_a_directory_in_use_and_have_their_attributes_when_they_are_used_again() {
+    let (world, thread) = everlasting();
+    let root = thread.root().expect("a root");
+    let used = make(thread, root, b"used", FileKind::Directory);
+    let idle = make(thread, used, b"idle", FileKind::Regular);
+    thread.files().write(idle, 0, b"content").expect("writes");
+    thread.link(idle, root, b"other").expect("links");
+    thread.release(idle, 1);
+    let open = make(thread, used, b"open", FileKind::Regular);
+    while thread.maintenance().evict_some().expect("no damage") {}
+    assert_eq!(world.fs().cachelet_by_number(idle.number), None);
+    assert_eq!(world.fs().cachelet_by_number(open.number), Some(open.cachelet), "in use");
+    assert_eq!(world.fs().cachelet_by_number(root.number), Some(root.cachelet), "no name leads to it");
+    check_names(world.fs());
+    let found = thread.stat_name(used, b"idle").expect("is there");
+    assert_eq!((found.size_bytes, found.links), (7, 2));
+    assert_eq!(node(thread, used, b"idle"), node(thread, root, b"other"), "one cachelet for both names");
+    thread.unlink(used, b"idle", |_| Ok(())).expect("removes");
+    assert_eq!(thread.stat_name(root, b"other").expect("is there").links, 1);
+}
+
+#[test]
+fn a_file_that_is_being_loaded_does_not_leave() {
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    let (world, thread) = everlasting();
+    let root = thread.root().expect("a root");
+    thread.release(make(thread, root, b"file", FileKind::Regular), 1);
+    for step in 0.. {
+        while thread.maintenance().evict_some().expect("no damage") {}
+        at_step(step, move || {
+            STEPS.fetch_add(1, SeqCst);
+            let other = world.fs().enter().expect("enters");
+            let end = world.fs().header().expect("one").cachelets_next.load(SeqCst) as u32;
+            for index in 1..end {
+                other.maintenance().evict_file(index).expect("no damage");
+            }
+        });
+        let file = thread.lookup(root, b"file").expect("is there");
+        at_next_step(|| {});
+        assert_eq!(world.fs().cachelet_by_number(file.number), Some(file.cachelet), "at step {step}");
+        thread.release(file, 1);
+        if STEPS.load(SeqCst) == step {
+            break;
+        }
+    }
+    assert!(STEPS.load(SeqCst) > 0);
+}
