@@ -1,7 +1,7 @@
 //! Eviction from the mindex (paper III.G): when the DRAM region is full, unreferenced directories
 //! leave it, first in first out, with a second chance for those used since the last pass. The queue
 //! is the order of cachelets, visited by a clock hand. There is no list to maintain, so calls pay
-//! nothing for it. Where all directories are in use, unused files leave without their names.
+//! nothing for it.
 //!
 //! Invariants
 //! - A directory is evicted only while no other thread references it, and after all threads that
@@ -19,7 +19,7 @@ use crate::dram::{
     RetiredKind,
 };
 use crate::error::Result;
-use crate::format::{FileKind, NAME_BYTES_MAX, ROOT_INODE, Valid};
+use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
 use crate::fs::Node;
 use crate::lock::Patience;
 use crate::statistics::Event;
@@ -32,8 +32,6 @@ use pmem::Memory;
 const EVICTION_WAIT_MS: u32 = 2;
 /// Maximum number of directories that one call evicts.
 const DIRECTORIES_PER_CALL: usize = 8;
-/// Maximum number of files that one call evicts from directories in use.
-const FILES_PER_CALL: usize = 256;
 
 /// Totals of a directory's log.
 #[derive(Default)]
@@ -47,8 +45,7 @@ pub(super) struct Logged {
 }
 
 impl<'f, M: Memory> Maintenance<'_, 'f, M> {
-    /// Evicts some directories, or, if all are in use, some files. Returns whether there is more
-    /// room. Not pinned.
+    /// Evicts some directories. Returns whether any was evicted. Not pinned.
     pub(crate) fn evict_some(self) -> Result<bool> {
         // No directory can leave while a stopped thread may rely on its names.
         if self.is_epoch_stalled()? {
@@ -69,40 +66,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
                 break;
             }
         }
-        let has_room = evicted != 0 || self.evict_files(&mut cursor, end)?;
         header.evict_head.store(cursor, Relaxed);
         self.recycler().recycle(2 * RETIRED_MAX)?;
-        Ok(has_room)
-    }
-
-    /// Evicts some files without references. Their names stay in the mindex: an entry with the
-    /// cachelet of another file, or of none, leads to the inode. Returns whether their cachelets
-    /// can be reused now.
-    fn evict_files(self, cursor: &mut u32, end: u32) -> Result<bool> {
-        let mut evicted = 0;
-        for looked in 0..end {
-            if looked % 32 == 0 {
-                self.recycler().make_room()?;
-            }
-            *cursor = if *cursor + 1 >= end { 1 } else { *cursor + 1 };
-            evicted += usize::from(self.evict_file(*cursor)?);
-            if evicted == FILES_PER_CALL {
-                break;
-            }
-        }
-        Ok(evicted != 0 && self.wait_briefly_for_grace_period()?)
-    }
-
-    /// Evicts one file if it is eligible. Returns whether it was evicted.
-    fn evict_file(self, index: u32) -> Result<bool> {
-        let _pin = self.pin();
-        let number = self.fs.dram.cachelet(index)?.number.load(Acquire);
-        // Without a pointer to it, a cachelet belongs to the thread that fills it. No name leads to
-        // the root, whose cachelet stays.
-        if number <= ROOT_INODE || self.fs.cachelet_by_number(number) != Some(index) {
-            return Ok(false);
-        }
-        self.evict_cachelet(index, number)
+        Ok(evicted != 0)
     }
 
     /// Evicts one directory if it is eligible. Returns whether it was evicted.
@@ -291,30 +257,29 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         Ok(found)
     }
 
-    /// Frees a file's cachelet if it is unused. Returns whether it was.
-    fn evict_cachelet(self, index: u32, number: u64) -> Result<bool> {
+    /// Frees a file's cachelet if it is unused.
+    fn evict_cachelet(self, index: u32, number: u64) -> Result<()> {
         let _pin = self.pin();
         let cachelet = self.fs.dram.cachelet(index)?;
         if cachelet.number.load(Acquire) != number || !self.is_unused(cachelet) {
-            return Ok(false);
+            return Ok(());
         }
         let flushed = self.write_back(cachelet)?;
         self.fs.pm.fence(flushed);
-        let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return Ok(false) };
+        let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return Ok(()) };
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
         let changed = cachelet.dirty.load(Acquire) & DIRTY != 0;
         let indexed = cachelet.as_directory().state().load(Acquire) & 0xff != DirectoryState::Absent as u32;
         let leaving = state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0;
         if state.is_used() || leaving || changed || indexed {
-            return Ok(false);
+            return Ok(());
         }
         let references = References::reclaimed_by(self.ticket());
         let dead = References { references, flags: state.flags | FLAG_DEAD | FLAG_EVICTED, ..state }.word();
         self.slot.intent.victim.store(index, Relaxed);
         step();
-        let evicted = cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok();
-        if evicted {
+        if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
             step();
             self.clear_pointer(cachelet, index)?;
             step();
@@ -322,7 +287,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
             self.count_event(Event::Evicted);
         }
         self.slot.intent.victim.store(0, Release);
-        Ok(evicted)
+        Ok(())
     }
 }
 
