@@ -3,6 +3,7 @@
 //!
 //! Decision: docs/decisions/space.md, "mkfs reserves an image in memory by huge pages".
 
+use super::device;
 use super::locks::{Byte, Lock, LockGuard};
 use super::snapshot::NewFile;
 use super::{CommitPolicy, Image, ImageError, MEMORY_NAME, OpenImage, lock_error};
@@ -212,7 +213,10 @@ impl Target {
         let error = |source| ImageError::File { action: "create", path: path.to_owned(), source };
         let (file, is_new) = match opening.clone().create_new(true).open(path) {
             Ok(file) => (file, true),
-            Err(exists) if exists.kind() == io::ErrorKind::AlreadyExists => (opening.open(path).map_err(error)?, false),
+            Err(exists) if exists.kind() == io::ErrorKind::AlreadyExists => {
+                let opened = opening.open(path).and_then(|file| device::with_locks(file, true));
+                (opened.map_err(error)?, false)
+            }
             Err(other) => return Err(error(other)),
         };
         let kind = file.metadata().map_err(error)?.file_type();

@@ -18,6 +18,7 @@
 
 mod attempt;
 mod committer;
+mod device;
 mod error;
 mod exclusive;
 mod extents;
@@ -640,7 +641,8 @@ fn open_file_for_reading(path: &Path) -> Result<(File, Access), ImageError> {
 fn open_for(path: &Path, access: Access) -> io::Result<File> {
     // Nonblocking: opening a FIFO would block for ever.
     let flags = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    OpenOptions::new().read(true).write(access == Access::ReadWrite).custom_flags(flags).open(path)
+    let is_writable = access == Access::ReadWrite;
+    device::with_locks(OpenOptions::new().read(true).write(is_writable).custom_flags(flags).open(path)?, is_writable)
 }
 
 fn open_error(path: &Path, access: Access, source: io::Error) -> ImageError {
