@@ -174,11 +174,22 @@ fn errno(errno: rustix::io::Errno) -> Errno {
 fn errno_of(error: ImageError) -> Errno {
     match error {
         ImageError::Stopped { .. } => Errno(libc::EINTR),
+        ImageError::Overtaken { .. } => Errno(libc::EAGAIN),
         ImageError::NoHoles { .. } | ImageError::TrimInPlace { .. } | ImageError::NoCommits { .. } => {
             Errno(libc::EOPNOTSUPP)
         }
         ImageError::Engine { source, .. } => source.into(),
         ImageError::File { source, .. } => Errno(source.raw_os_error().unwrap_or(libc::EIO)),
         _ => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_programs_overtook_can_be_ordered_again() {
+        assert_eq!(errno_of(ImageError::Overtaken { path: "image".into() }), Errno(libc::EAGAIN));
     }
 }
