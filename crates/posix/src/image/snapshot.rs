@@ -19,7 +19,7 @@ use crate::Errno;
 use crate::host::{PLATFORM, pass_barrier_everywhere};
 use engine::Platform;
 use pmem::{Access, BLOCK_BYTES, Direct, MapError, Mapping, Region, Tracking};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -351,12 +351,9 @@ impl NewFile {
                 let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 rustix::fs::linkat(CWD, from, CWD, &self.path, AtFlags::SYMLINK_FOLLOW)
             }
-            Some(temporary) => {
-                let flags = rustix::fs::RenameFlags::NOREPLACE;
-                rustix::fs::renameat_with(CWD, &temporary, CWD, &self.path, flags).inspect_err(|_| {
-                    let _ = std::fs::remove_file(&temporary);
-                })
-            }
+            Some(temporary) => rename_new(&temporary, &self.path).inspect_err(|_| {
+                let _ = std::fs::remove_file(&temporary);
+            }),
         }
         .map_err(|errno| failed("name", &self.path)(errno.into()))?;
         self.sync_directory();
@@ -364,10 +361,46 @@ impl NewFile {
     }
 }
 
+/// Renames a file to a name that no file has.
+fn rename_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // NFS, and many file systems behind FUSE.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => rename_to_taken(from, to),
+        renamed => renamed,
+    }
+}
+
+/// Has an empty file take the name first, where the file system cannot refuse to replace one.
+fn rename_to_taken(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    drop(rustix::fs::open(to, OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty())?);
+    rustix::fs::rename(from, to).inspect_err(|_| {
+        let _ = std::fs::remove_file(to);
+    })
+}
+
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
             let _ = std::fs::remove_file(temporary);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_name_replaces_nothing_where_the_file_system_would_replace_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        std::fs::write(&from, "new").unwrap();
+        std::fs::write(&to, "old").unwrap();
+        assert_eq!(rename_to_taken(&from, &to), Err(rustix::io::Errno::EXIST));
+        assert_eq!([&from, &to].map(|path| std::fs::read(path).unwrap()), [b"new", b"old"]);
+        std::fs::remove_file(&to).unwrap();
+        rename_to_taken(&from, &to).unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"new");
+        assert!(!from.exists());
     }
 }
