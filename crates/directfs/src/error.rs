@@ -5,6 +5,7 @@ use posix::Errno;
 use posix::image::ImageError;
 use std::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Result of this library.
@@ -33,7 +34,7 @@ pub struct Error(Box<Cause>);
 
 #[derive(Debug, thiserror::Error)]
 enum Cause {
-    #[error("cannot {operation} {}: {errno}{}", Names(path, second.as_deref()), remedy(*errno))]
+    #[error("cannot {operation} {}: {errno}{}{}", Names(path, second.as_deref()), separator(self.remedy()), self.remedy())]
     Call { operation: &'static str, path: PathBuf, second: Option<PathBuf>, errno: Errno },
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -52,38 +53,57 @@ impl fmt::Display for Names<'_> {
     }
 }
 
-/// What to do about an errno, with the punctuation that precedes it.
+/// What to do about an errno, in words of no language: programs in Python and C read them, too.
 fn remedy(errno: Errno) -> &'static str {
     match errno {
-        Errno::ENOENT => "; check the path, which begins at the root of the image",
-        Errno::EEXIST => "; choose another name, or remove the existing one",
-        Errno::ENOTDIR => "; use a path that leads through directories only",
-        Errno::EISDIR => "; use the calls for directories",
-        Errno::ENOTEMPTY => "; remove its entries first (remove_dir_all)",
-        Errno::EACCES => "; change the permissions (set_permissions), or use other credentials (with_credentials)",
-        Errno::EPERM => "; only the owner or root may do this: use their credentials (with_credentials)",
-        Errno::EROFS => "; open the image for writing",
-        Errno::ENOSPC => "; remove files, or create a larger image",
-        Errno::ENOMEM => "; read less at a time, or open the image with more cached files",
-        Errno::EAGAIN => "; an image admits 65,000 threads at a time: use fewer",
-        Errno::ENFILE | TOO_MANY_FILES => "; close files",
-        Errno::EBADF => "; open the file for this kind of access",
-        Errno::EINVAL => "; use an argument that the call accepts (a path contains no zero byte)",
-        Errno::ENAMETOOLONG => "; a name has at most 255 bytes, a path 4,095",
-        Errno::ELOOP => "; a path may lead through 40 symbolic links: look for a cycle",
-        Errno::EMLINK => "; a file has at most 65,000 names: use a copy",
-        Errno::EFBIG => "; offsets end at 2^63 - 1, and files at 256 TiB",
-        Errno::ETXTBSY => "; end the programs that run the file",
-        Errno::EBUSY => "; try again, or use another path: the root cannot be removed or renamed",
-        Errno::EUCLEAN => "; the image is damaged: check it with `directfs fsck`",
-        Errno::EIO => "; the image was truncated or is damaged: restore it, or check it with `directfs fsck`",
-        Errno::ENODEV => "; the image is closed: open it again",
-        FORKED => "; a fork made this process, and the image belongs to its parent: open it here, too",
+        Errno::ENOENT => "check the path, which begins at the root of the image",
+        Errno::EEXIST => "choose another name, or remove the existing one",
+        Errno::ENOTDIR => "use a path that leads through directories only",
+        Errno::EISDIR => "use the calls for directories",
+        Errno::ENOTEMPTY => "remove its entries first",
+        Errno::EACCES => "change the permissions, or use other credentials",
+        Errno::EPERM => "only the owner or root may do this: use their credentials",
+        Errno::EROFS => "open the image for writing",
+        Errno::ENOSPC => "remove files, or create a larger image",
+        Errno::ENOMEM => "read less at a time, or open the image with more cached files",
+        Errno::EAGAIN => "an image admits 65,000 threads at a time: use fewer",
+        Errno::ENFILE | TOO_MANY_FILES => "close files",
+        Errno::EBADF => "open the file for this kind of access",
+        Errno::EINVAL => "use an argument that the call accepts",
+        Errno::ENAMETOOLONG => "a name has at most 255 bytes, a path 4,095",
+        Errno::ELOOP => "a path may lead through 40 symbolic links: look for a cycle",
+        Errno::EMLINK => "a file has at most 65,000 names: use a copy",
+        Errno::EFBIG => "offsets end at 2^63 - 1, and files at 256 TiB",
+        Errno::ETXTBSY => "end the programs that run the file",
+        Errno::EBUSY => "try again, or use another path: the root cannot be removed or renamed",
+        Errno::EUCLEAN => "the image is damaged: check it with `directfs fsck`",
+        Errno::EIO => "the image was truncated or is damaged: restore it, or check it with `directfs fsck`",
+        Errno::ENODEV => "the image is closed: open it again",
+        FORKED => "a fork made this process, and the image belongs to its parent: open it here, too",
         Errno::EOPNOTSUPP => {
-            "; symbolic links have no permissions, and names of attributes begin with user., trusted. or security."
+            "symbolic links have no permissions, and names of attributes begin with user., trusted. or security."
         }
-        Errno::E2BIG | Errno::ERANGE => "; an attribute has at most 255 bytes of name and 65,536 of value",
+        Errno::E2BIG | Errno::ERANGE => "an attribute has at most 255 bytes of name and 65,536 of value",
         _ => "",
+    }
+}
+
+/// What precedes a remedy.
+fn separator(remedy: &str) -> &'static str {
+    if remedy.is_empty() { "" } else { "; " }
+}
+
+impl Cause {
+    fn remedy(&self) -> &'static str {
+        let Cause::Call { operation, path, second, errno } = self else { return "" };
+        let has_zero = |path: &Path| path.as_os_str().as_bytes().contains(&0);
+        match *errno {
+            Errno::EINVAL if has_zero(path) || second.as_deref().is_some_and(has_zero) => {
+                "use a path that contains no zero byte"
+            }
+            Errno::EINVAL if *operation == "rename" => "a directory cannot move below itself: use another path",
+            errno => remedy(errno),
+        }
     }
 }
 
@@ -113,6 +133,33 @@ impl Error {
     /// The kind, as the standard library derives it from the errno.
     pub fn kind(&self) -> io::ErrorKind {
         io::Error::from_raw_os_error(self.errno()).kind()
+    }
+
+    /// The errno, under the name that it has in [`io::Error`]. It is never `None`.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        Some(self.errno())
+    }
+
+    /// The path of the call; `None` for an image that could not be opened or made.
+    pub fn path(&self) -> Option<&Path> {
+        match &*self.0 {
+            Cause::Call { path, .. } => Some(path),
+            Cause::Image(_) => None,
+        }
+    }
+
+    /// The second path of a call that has two, such as a rename.
+    pub fn second_path(&self) -> Option<&Path> {
+        match &*self.0 {
+            Cause::Call { second, .. } => second.as_deref(),
+            Cause::Image(_) => None,
+        }
+    }
+
+    /// What to do about it, as the text ends with; empty if nothing can be said, or if it concerns
+    /// an image, whose text has its remedy inside.
+    pub fn remedy(&self) -> &'static str {
+        self.0.remedy()
     }
 
     pub(crate) fn is(&self, errno: Errno) -> bool {

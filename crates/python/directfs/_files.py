@@ -7,20 +7,44 @@ import io
 import os
 import posixpath
 import stat as modes
-from typing import IO, TYPE_CHECKING, Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    IO,
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Callable,
+    Iterator,
+    List,
+    Literal,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+    overload,
+)
 
 from . import _native
 from ._io import File, as_bytes, flags_of, owner_of, present, times_of
 from ._stat import stat_result
+from ._trees import Copy, Ignore, Machine, move
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+    from _typeshed import OpenBinaryMode, OpenTextMode, ReadableBuffer
 
     from ._path import Path
 
 AnyPath = Union[str, "os.PathLike[str]"]
 #: A path in an image: a string, a `pathlib.PurePath`, or a `Path` of an image.
 ImagePath = Union[str, "os.PathLike[str]", "Path"]
+
+
+class DiskUsage(NamedTuple):
+    """Bytes of an image, as of `shutil.disk_usage`."""
+
+    total: int
+    used: int
+    free: int
 
 
 class Space(NamedTuple):
@@ -75,6 +99,33 @@ class DirEntry:
         return f"<DirEntry {self.name!r}>"
 
 
+def leads_to_directory(entry: DirEntry) -> bool:
+    """A link that leads in a circle leads to none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+class Entries(Iterator[DirEntry]):
+    """An iterator over a directory, as `os.scandir` returns it."""
+
+    def __init__(self, entries: Iterator[DirEntry]) -> None:
+        self._entries = entries
+
+    def __next__(self) -> DirEntry:
+        return next(self._entries)
+
+    def __enter__(self) -> Entries:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries = iter(())
+
+
 class FileSystem:
     """The files of an image. Paths begin at its root, with or without a slash.
 
@@ -101,6 +152,38 @@ class FileSystem:
 
     # Files.
 
+    @overload
+    def open(
+        self,
+        path: ImagePath,
+        mode: OpenTextMode = "r",
+        buffering: int = -1,
+        encoding: Optional[str] = None,
+        errors: Optional[str] = None,
+        newline: Optional[str] = None,
+        *,
+        permissions: int = 0o666,
+    ) -> io.TextIOWrapper: ...
+    @overload
+    def open(  # type: ignore[overload-overlap]
+        self, path: ImagePath, mode: OpenBinaryMode, buffering: Literal[0], *, permissions: int = 0o666
+    ) -> File: ...
+    @overload
+    def open(
+        self, path: ImagePath, mode: OpenBinaryMode, buffering: int = -1, *, permissions: int = 0o666
+    ) -> BinaryIO: ...
+    @overload
+    def open(
+        self,
+        path: ImagePath,
+        mode: str,
+        buffering: int = -1,
+        encoding: Optional[str] = None,
+        errors: Optional[str] = None,
+        newline: Optional[str] = None,
+        *,
+        permissions: int = 0o666,
+    ) -> IO[Any]: ...
     def open(
         self,
         path: ImagePath,
@@ -111,7 +194,7 @@ class FileSystem:
         newline: Optional[str] = None,
         *,
         permissions: int = 0o666,
-    ) -> IO[Any]:
+    ) -> Any:
         """Opens a file, as the function `open`. The umask reduces `permissions`."""
         flags, is_text = flags_of(mode)
         if not is_text and (encoding is not None or errors is not None or newline is not None):
@@ -122,7 +205,7 @@ class FileSystem:
         if flags & os.O_APPEND:
             raw.seek(0, os.SEEK_END)
         if buffering == 0:
-            return raw  # type: ignore[return-value]
+            return raw
         try:
             return self._buffered(raw, mode, buffering, is_text, encoding, errors, newline)
         except BaseException:
@@ -140,7 +223,7 @@ class FileSystem:
         newline: Optional[str],
     ) -> IO[Any]:
         if modes.S_ISDIR(raw.stat().st_mode):
-            raise IsADirectoryError(errno.EISDIR, f"cannot open {raw.name}: Is a directory; use listdir")
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), raw.name)
         size = buffering if buffering > 1 else 128 << 10
         buffered: Any
         if "+" in mode:
@@ -177,14 +260,67 @@ class FileSystem:
         """
         return self._files.copy(name_of(source), name_of(target))
 
+    # Trees.
+
+    def copytree(
+        self,
+        source: ImagePath,
+        target: ImagePath,
+        symlinks: bool = False,
+        ignore: Optional[Ignore] = None,
+        dirs_exist_ok: bool = False,
+    ) -> str:
+        """Copies a directory in the image, as `shutil.copytree`; long files share their blocks."""
+        Copy(self, self, symlinks, ignore, dirs_exist_ok).tree(name_of(source), name_of(target))
+        return name_of(target)
+
+    def put_tree(
+        self,
+        source: AnyPath,
+        target: ImagePath,
+        *,
+        symlinks: bool = True,
+        ignore: Optional[Ignore] = None,
+        dirs_exist_ok: bool = False,
+    ) -> None:
+        """Copies a directory of the machine into the image.
+
+        With content and holes, symbolic and hard links, permissions, times and attributes `user.*`.
+        The copy belongs to the user of the calls. `symlinks=False` copies what the links lead to.
+        `ignore` is that of `shutil.copytree`.
+        """
+        Copy(Machine(), self, symlinks, ignore, dirs_exist_ok).tree(os.fspath(source), name_of(target))
+
+    def get_tree(
+        self,
+        source: ImagePath,
+        target: AnyPath,
+        *,
+        symlinks: bool = True,
+        ignore: Optional[Ignore] = None,
+        dirs_exist_ok: bool = False,
+    ) -> None:
+        """Copies a directory of the image to the machine, with all that `put_tree` copies."""
+        Copy(self, Machine(), symlinks, ignore, dirs_exist_ok).tree(name_of(source), os.fspath(target))
+
+    def move(self, source: ImagePath, target: ImagePath) -> str:
+        """Renames, into `target` if that is a directory, as `shutil.move`; returns the new path."""
+        return move(self, name_of(source), name_of(target))
+
+    def disk_usage(self) -> DiskUsage:
+        """Total, used and free bytes, as `shutil.disk_usage`."""
+        space = self.space()
+        return DiskUsage(space.total, space.total - space.free, space.free)
+
     # Names.
 
     def listdir(self, path: ImagePath = "/") -> List[str]:
         return [name for name, _, _ in self._files.list(name_of(path))]
 
-    def scandir(self, path: ImagePath = "/") -> List[DirEntry]:
+    def scandir(self, path: ImagePath = "/") -> Entries:
+        """The entries of a directory, as `os.scandir`: `with image.scandir("mail") as entries`."""
         directory = name_of(path)
-        return [DirEntry(self, directory, found) for found in self._files.list(directory)]
+        return Entries(DirEntry(self, directory, found) for found in self._files.list(directory))
 
     def walk(
         self,
@@ -196,12 +332,12 @@ class FileSystem:
         """The tree below a directory, as `os.walk`."""
         directory = name_of(top)
         try:
-            entries = self.scandir(directory)
+            entries = list(self.scandir(directory))
         except OSError as error:
             if onerror is not None:
                 onerror(error)
             return
-        directories = [entry.name for entry in entries if entry.is_dir()]
+        directories = [entry.name for entry in entries if leads_to_directory(entry)]
         links = {entry.name for entry in entries if entry.is_symlink()}
         files = [entry.name for entry in entries if entry.name not in set(directories)]
         if topdown:
@@ -323,7 +459,7 @@ class FileSystem:
         self._files.utime(name_of(path), times_of(times, ns), follow_symlinks)
 
     def getxattr(self, path: ImagePath, name: str) -> bytes:
-        return present(self._files.getxattr(name_of(path), name), name)
+        return present(self._files.getxattr(name_of(path), name), name_of(path))
 
     def setxattr(self, path: ImagePath, name: str, value: bytes, flags: int = 0) -> None:
         self._files.setxattr(name_of(path), name, bytes(value), flags)

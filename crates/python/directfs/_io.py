@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from typing import TYPE_CHECKING, List, Optional, Tuple
@@ -173,7 +174,7 @@ class File(io.RawIOBase):
         self._native.unlock_range(start, end)
 
     def getxattr(self, name: str) -> bytes:
-        return present(self._native.getxattr(name), name)
+        return present(self._native.getxattr(name), self.name)
 
     def setxattr(self, name: str, value: bytes, flags: int = 0) -> None:
         self._native.setxattr(name, bytes(value), flags)
@@ -189,12 +190,10 @@ def as_bytes(data: "ReadableBuffer") -> bytes:
     return data if isinstance(data, bytes) else bytes(memoryview(data).cast("B"))
 
 
-def present(value: Optional[bytes], name: str) -> bytes:
+def present(value: Optional[bytes], path: str) -> bytes:
     """ENODATA for an attribute that a file does not have."""
     if value is None:
-        import errno
-
-        raise OSError(errno.ENODATA, f"the file has no attribute {name}")
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
     return value
 
 

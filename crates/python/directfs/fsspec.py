@@ -5,8 +5,11 @@ Needs the package `fsspec`. Paths begin at the root of the image.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import posixpath
+import secrets
 import stat as modes
 from datetime import datetime, timezone
 from typing import IO, Any, Dict, List, Optional, Union
@@ -14,23 +17,72 @@ from typing import IO, Any, Dict, List, Optional, Union
 from fsspec.spec import AbstractFileSystem
 
 from . import _image
+from ._io import File, flags_of
 
+_BUFFER_BYTES = 128 << 10
 _TYPES = {modes.S_IFREG: "file", modes.S_IFDIR: "directory", modes.S_IFLNK: "link"}
+
+
+class _Deferred:
+    """What the files of `fsspec` have beside a stream: their size, and the end of a transaction."""
+
+    raw: File
+
+    def __init__(self, fs: DirectFileSystem, raw: File, path: str, mode: str, deferred: bool) -> None:
+        super().__init__(raw, _BUFFER_BYTES)  # type: ignore[call-arg]
+        self._fs, self._deferred, self._mode = fs, deferred, mode
+        self.path, self._temporary = path, raw.name
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, without what is still in the buffer."""
+        return self.raw.stat().st_size if not self.raw.closed else self._fs.size(self.path)
+
+    def commit(self) -> None:
+        """Gives a file of a transaction its name, by an atomic rename."""
+        self.close()  # type: ignore[attr-defined]
+        if self._deferred:
+            image = self._fs.image
+            rename = image.rename_new if "x" in self._mode else image.rename
+            rename(self._temporary, self.path)
+
+    def discard(self) -> None:
+        """Removes a file of a transaction."""
+        self.close()  # type: ignore[attr-defined]
+        if self._deferred:
+            self._fs.image.unlink(self._temporary)
+
+
+class _Reader(_Deferred, io.BufferedReader):  # type: ignore[misc]
+    pass
+
+
+class _Writer(_Deferred, io.BufferedWriter):  # type: ignore[misc]
+    pass
+
+
+class _Random(_Deferred, io.BufferedRandom):  # type: ignore[misc]
+    pass
 
 
 class DirectFileSystem(AbstractFileSystem):
     """The files of the image in the file `image`.
 
-    `size`: make the image if the file does not exist. Other options are those of `directfs.open`.
+    `size`: make the image if the file does not exist. `auto_mkdir`: make the missing directories of
+    a file that is written, as object stores do. Other options are those of `directfs.open`.
     Instances with the same options are the same object.
+
+    In `with fs.transaction:` each file gets its name at the end, by an atomic rename. After an
+    exception none gets it.
     """
 
     protocol = "directfs"
     root_marker = "/"
 
-    def __init__(self, image: str, size: Optional[int] = None, **options: Any) -> None:
+    def __init__(self, image: str, size: Optional[int] = None, auto_mkdir: bool = True, **options: Any) -> None:
         known = {name: options.pop(name) for name in list(options) if name in _OPTIONS}
         super().__init__(**options)
+        self.auto_mkdir = auto_mkdir
         try:
             self.image = _image.open(image, **known)
         except FileNotFoundError:
@@ -117,13 +169,48 @@ class DirectFileSystem(AbstractFileSystem):
     # Writing.
 
     def _open(self, path: str, mode: str = "rb", autocommit: bool = True, **kwargs: Any) -> IO[bytes]:
-        if not autocommit:
-            raise NotImplementedError("transactions: write to a new name, and rename it, which is atomic")
         path = self._strip_protocol(path)
-        return self.image.open(path, mode)
+        if "r" in mode:
+            return self._stream(path, path, mode)
+        self._make_parent(path)
+        if autocommit:
+            return self._stream(path, path, mode)
+        return self._stream(path, self._temporary(path, mode), mode)
+
+    def _stream(self, path: str, name: str, mode: str) -> IO[bytes]:
+        flags, _ = flags_of(mode)
+        raw = self.image.open_raw(name, flags, name_of_mode=mode)
+        try:
+            if modes.S_ISDIR(raw.stat().st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if flags & os.O_APPEND:
+                raw.seek(0, os.SEEK_END)
+            kind = _Random if "+" in mode else _Writer if raw.writable() else _Reader
+            return kind(self, raw, path, mode, name != path)
+        except BaseException:
+            raw.close()
+            raise
+
+    def _temporary(self, path: str, mode: str) -> str:
+        """A new name beside `path`, with its content if the mode appends to it."""
+        if "x" in mode and self.image.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        temporary = posixpath.join(posixpath.dirname(path), f".directfs-{secrets.token_hex(8)}")
+        if "a" in mode and self.image.exists(path):
+            self.image.copyfile(path, temporary)
+        return temporary
+
+    def _make_parent(self, path: str) -> None:
+        if self.auto_mkdir:
+            self.image.makedirs(posixpath.dirname(path), exist_ok=True)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         path = self._strip_protocol(path)
+        if self._intrans:
+            with self.open(path, "xb" if mode == "create" else "wb") as file:
+                file.write(value)
+            return
+        self._make_parent(path)
         if mode == "create":
             with self.image.open(path, "xb", 0) as file:
                 file.write(value)
@@ -155,7 +242,7 @@ class DirectFileSystem(AbstractFileSystem):
                 super().rm(each, recursive=recursive, maxdepth=maxdepth)
             elif self.isdir(each) and not self.islink(each):
                 if not recursive:
-                    raise IsADirectoryError(f"{each} is a directory: use recursive=True")
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), each)
                 self.image.rmtree(each)
             else:
                 self.image.unlink(each)
@@ -165,19 +252,22 @@ class DirectFileSystem(AbstractFileSystem):
         if self.isdir(source):
             self.image.makedirs(target, exist_ok=True)
         else:
-            self.image.makedirs(posixpath.dirname(target), exist_ok=True)
+            self._make_parent(target)
             self.image.copyfile(source, target)
 
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: Optional[int] = None, **kwargs: Any) -> None:
         """Renames, which is atomic also for directories."""
-        self.image.rename(self._strip_protocol(path1), self._strip_protocol(path2))
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        self._make_parent(target)
+        self.image.rename(source, target)
 
     mv_file = mv
 
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
         path = self._strip_protocol(path)
+        self._make_parent(path)
         with self.image.open(path, "wb" if truncate else "ab", 0) as file:
-            file.utime()  # type: ignore[attr-defined]
+            file.utime()
 
     def link(self, source: str, target: str, **kwargs: Any) -> None:
         self.image.link(self._strip_protocol(source), self._strip_protocol(target))

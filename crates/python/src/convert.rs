@@ -4,27 +4,65 @@ use directfs::{Error, Metadata, Result};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-fn os_error(error: &Error) -> PyErr {
-    PyOSError::new_err((error.errno(), error.to_string()))
+/// The exception of a failed call, as `os` raises it: errno, the C library's text, and the paths.
+/// A remedy is a note (PEP 678), which a traceback shows from Python 3.11 on.
+fn os_error(py: Python<'_>, error: &Error) -> PyErr {
+    let text = strerror(error.errno());
+    let path = |path: Option<&Path>| path.map(|path| path.as_os_str().to_owned());
+    let (first, second) = (path(error.path()), path(error.second_path()));
+    let note = error.path().map_or_else(|| in_python(&error.to_string()), |_| error.remedy().to_owned());
+    let raised = PyOSError::new_err((error.errno(), text, first, None::<i32>, second));
+    with_note(py, raised, &note)
+}
+
+/// The names of options that a message for users of the commands has.
+fn in_python(message: &str) -> String {
+    let options = ["--force", "--no-commit", "--memory", "--sparse"];
+    let names = ["overwrite=True", "no_commit=True", "memory", "sparse=True"];
+    options.iter().zip(names).fold(message.to_owned(), |text, (option, name)| text.replace(option, name))
+}
+
+fn with_note(py: Python<'_>, raised: PyErr, note: &str) -> PyErr {
+    if !note.is_empty() {
+        let value = raised.value(py);
+        // Without `add_note` (before 3.11) the attribute has the name that libraries print.
+        let noted = value.call_method1("add_note", (note,)).map(drop);
+        let _ = noted.or_else(|_| value.setattr("__notes__", vec![note]));
+    }
+    raised
+}
+
+/// The text of the C library.
+fn strerror(errno: i32) -> String {
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    text.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&text).to_owned()
+}
+
+/// Opens or makes an image at a path of the machine, which its exception has as `filename`.
+pub fn image_call<T: Send>(py: Python<'_>, path: &Path, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    call(py, work).inspect_err(|raised| {
+        // An exception without the name still has errno and note.
+        let _ = raised.value(py).setattr("filename", path.as_os_str());
+    })
 }
 
 /// Runs a call without the interpreter's lock.
 pub fn call<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
-    py.detach(work).map_err(|error| os_error(&error))
+    py.detach(work).map_err(|error| os_error(py, &error))
 }
 
-/// `call` for calls of `std::io`.
+/// Runs a call of `std::io` without the interpreter's lock.
 pub fn io_call<T: Send>(py: Python<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> PyResult<T> {
-    py.detach(work).map_err(io_error)
-}
-
-fn io_error(error: io::Error) -> PyErr {
-    match error.downcast::<Error>() {
-        Ok(error) => os_error(&error),
-        Err(other) => PyOSError::new_err((other.raw_os_error().unwrap_or(libc::EIO), other.to_string())),
-    }
+    py.detach(work).map_err(|error| match error.downcast::<Error>() {
+        Ok(error) => os_error(py, &error),
+        Err(other) => {
+            let errno = other.raw_os_error().unwrap_or(libc::EIO);
+            PyOSError::new_err((errno, strerror(errno)))
+        }
+    })
 }
 
 /// A time of Python; ValueError if it is none.

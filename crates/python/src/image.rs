@@ -1,6 +1,6 @@
 //! Images.
 
-use crate::convert::{call, duration};
+use crate::convert::{call, duration, image_call};
 use crate::files::Files;
 use directfs::{Closed, Durability};
 use pyo3::exceptions::PyValueError;
@@ -31,8 +31,12 @@ impl Image {
         work: impl FnOnce(&directfs::Image) -> directfs::Result<T> + Send,
     ) -> PyResult<T> {
         let found = call(py, || self.with(work).transpose())?;
-        found.ok_or_else(|| PyValueError::new_err("the image is closed"))
+        found.ok_or_else(is_closed)
     }
+}
+
+fn is_closed() -> PyErr {
+    PyValueError::new_err("the image is closed")
 }
 
 #[pymethods]
@@ -70,7 +74,7 @@ impl Image {
         if let Some(directory) = shared_memory_directory {
             options = options.shared_memory_directory(directory);
         }
-        call(py, || options.open(path)).map(Image::new)
+        image_call(py, &path, || options.open(&path)).map(Image::new)
     }
 
     #[staticmethod]
@@ -88,12 +92,12 @@ impl Image {
         root_mode: u32,
         root_owner: Option<(u32, u32)>,
     ) -> PyResult<Image> {
-        let mut create = directfs::Image::create(path).size(size).label(label).files(files);
+        let mut create = directfs::Image::create(&path).size(size).label(label).files(files);
         create = create.overwrite(overwrite).sparse(sparse).mode(mode).root_mode(root_mode);
         if let Some((uid, gid)) = root_owner {
             create = create.root_owner(uid, gid);
         }
-        call(py, || create.create()).map(Image::new)
+        image_call(py, &path, || create.create()).map(Image::new)
     }
 
     #[staticmethod]
@@ -126,7 +130,7 @@ impl Image {
     }
 
     fn snapshot(&self, py: Python<'_>, file: PathBuf) -> PyResult<()> {
-        self.call(py, |image| image.snapshot(file))
+        image_call(py, &file, || self.with(|image| image.snapshot(&file)).transpose())?.ok_or_else(is_closed)
     }
 
     /// `None` if it was closed before.

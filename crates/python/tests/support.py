@@ -25,4 +25,4 @@ class Scratch(unittest.TestCase):
         with self.assertRaises(OSError) as caught:
             call(*arguments, **options)
         self.assertEqual(caught.exception.errno, number, caught.exception)
-        return str(caught.exception)
+        return caught.exception

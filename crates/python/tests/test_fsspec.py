@@ -82,9 +82,41 @@ class Fsspec(Scratch):
         self.addCleanup(fs.image.close)
         fs.pipe("a", b"1")
         self.assertIs(fsspec.filesystem("directfs", image=new, size=SIZE), fs)
-        with self.assertRaises(NotImplementedError):
+
+    def test_a_transaction_names_its_files_at_its_end(self):
+        fs = self.fs
+        fs.pipe("log", b"old")
+        with fs.transaction:
+            with fs.open("deep/new", "wb") as file:
+                file.write(b"1")
+            with fs.open("log", "ab") as file:
+                file.write(b"+new")
+            fs.pipe("piped", b"2")
+            self.assertEqual((fs.exists("deep/new"), fs.exists("piped"), fs.cat("log")), (False, False, b"old"))
+        self.assertEqual(fs.cat(["deep/new", "log", "piped"]), {"/deep/new": b"1", "/log": b"old+new", "/piped": b"2"})
+        with self.assertRaises(KeyError):
             with fs.transaction:
-                fs.open("b", "wb")
+                fs.pipe("log", b"lost")
+                with self.assertRaises(FileExistsError):
+                    fs.open("piped", "xb")
+                raise KeyError
+        self.assertEqual(fs.cat("log"), b"old+new")
+        # No temporary file is left.
+        self.assertEqual(fs.find("", withdirs=True), ["/", "/deep", "/deep/new", "/log", "/piped"])
+
+    def test_files_know_their_size_and_make_their_directories(self):
+        fs = self.fs
+        fs.pipe("a/b/lines", b"one\ntwo\nthree\n")
+        self.assertEqual(fs.read_block("a/b/lines", 2, 4, b"\n"), b"two\n")
+        with fs.open("a/b/lines", "rb") as file:
+            self.assertEqual(file.size, 14)
+        with fs.open("c/d/e", "wb") as file:
+            file.write(b"123")
+        self.assertEqual(file.size, 3)
+        strict = fsspec.filesystem("directfs", image=self.file, auto_mkdir=False)
+        self.addCleanup(strict.image.close)
+        self.assertRaises(FileNotFoundError, strict.pipe, "x/y", b"")
+        self.assertRaises(FileNotFoundError, strict.open, "x/y", "wb")
 
 
 if __name__ == "__main__":

@@ -48,13 +48,15 @@ class Images(Scratch):
         foreign = os.path.join(self.directory, "foreign")
         with open(foreign, "wb") as file:
             file.write(b"x" * (1 << 20))
-        self.assertIn(foreign, self.errno_of(errno.EUCLEAN, directfs.open, foreign))
+        error = self.errno_of(errno.EUCLEAN, directfs.open, foreign)
+        self.assertEqual((error.filename, error.strerror), (foreign, os.strerror(errno.EUCLEAN)))
+        self.assertIn(foreign, error.__notes__[0])
         self.assertRaises(FileExistsError, directfs.create, foreign, SIZE)
         self.assertRaises(ValueError, directfs.open, self.file, timeout=-1)
         self.assertRaises(ValueError, directfs.open, self.file, timeout=float("nan"))
         self.assertRaises(TypeError, directfs.open, None)
         self.assertRaises(TypeError, self.image.stat, None)
-        self.assertIn("check the path", self.errno_of(errno.ENOENT, self.image.stat, "x"))
+        self.assertIn("check the path", self.errno_of(errno.ENOENT, self.image.stat, "x").__notes__[0])
         self.errno_of(errno.EINVAL, self.image.stat, "a\0b")
         self.errno_of(errno.ENAMETOOLONG, self.image.mkdir, "x" * 256)
 

@@ -1,12 +1,15 @@
 """The functions of `os` and `open`: each does on an image what it does on the machine."""
 
+import errno
 import io
 import os
 import shutil
 import stat
 import unittest
 
-from support import Scratch
+from support import SIZE, Scratch
+
+import directfs
 
 
 class Host:
@@ -168,6 +171,49 @@ class AsTheMachine(Scratch):
             expected = outcome(lambda: operation(host))
             seen = outcome(lambda: operation(self.image))
             self.assertEqual(seen, expected, f"step {step}")
+
+
+class Errors(Scratch):
+    def test_an_error_has_the_names_of_the_call_and_the_text_of_the_machine(self):
+        image = self.image
+        image.makedirs("a/b")
+        image.write_bytes("file", b"")
+        calls = [
+            (errno.ENOENT, image.stat, "missing"),
+            (errno.ENOTEMPTY, image.rmdir, "a"),
+            (errno.EEXIST, image.mkdir, "a"),
+            (errno.EISDIR, image.open, "a"),
+            (errno.ENODATA, image.getxattr, "file", "user.none"),
+            (errno.EINVAL, image.rename, "a", "a/b/c"),
+            (errno.EINVAL, image.stat, "a\0b"),
+            (errno.ENOENT, image.path("missing").unlink),
+        ]
+        for number, call, *arguments in calls:
+            error = self.errno_of(number, call, *arguments)
+            self.assertEqual(error.strerror, os.strerror(number))
+            self.assertEqual(error.filename, arguments[0] if arguments else "missing")
+            # Neither the text nor its remedy has a name of another language.
+            text = str(error) + " ".join(getattr(error, "__notes__", []))
+            self.assertNotRegex(text, "remove_dir_all|set_permissions|with_credentials|--")
+        error = self.errno_of(errno.EINVAL, image.rename, "a", "a/b/c")
+        self.assertEqual((error.filename, error.filename2), ("a", "a/b/c"))
+        self.assertIn("below itself", error.__notes__[0])
+        self.assertIn("zero byte", self.errno_of(errno.EINVAL, image.stat, "a\0b").__notes__[0])
+        other = self.file + "2"
+        directfs.create(other, SIZE).close()
+        error = self.errno_of(errno.EEXIST, directfs.create, other, SIZE)
+        self.assertEqual(error.filename, other)
+        self.assertIn("overwrite=True", error.__notes__[0])
+
+    def test_a_listing_is_a_context(self):
+        self.image.mkdir("a")
+        self.image.write_bytes("a/b", b"")
+        with self.image.scandir("a") as entries:
+            self.assertEqual(next(entries).name, "b")
+            self.assertRaises(StopIteration, next, entries)
+        with self.image.scandir("a") as entries:
+            pass
+        self.assertEqual(list(entries), [])
 
 
 class Streams(Scratch):

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the wheel is built and tested with.
-const TOOLS: [&str; 2] = ["maturin==1.16.0", "fsspec==2026.9.0"];
+const TOOLS: [&str; 4] = ["maturin==1.16.0", "fsspec==2026.9.0", "pytest==9.2.0", "zarr==3.1.6"];
 
 fn target_directory() -> &'static Path {
     built().parent().expect("the target directory")
@@ -43,6 +43,17 @@ fn build_wheel(environment: &Path) -> PathBuf {
     found.next().expect("a wheel")
 }
 
+/// The tests of `fsspec` for file systems. They need pytest, and warn of what is not ours.
+fn run_the_suite_of_fsspec(python: &Path) {
+    let mut suite = Command::new("timeout");
+    suite.arg("1200").arg(python).args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
+    suite.env("PYTHONDONTWRITEBYTECODE", "1").current_dir("/");
+    let output = run(suite.arg(sources().join("crates/python/tests/suite_fsspec.py"))).expect("the suite passes");
+    let report = text(&output.stdout);
+    eprintln!("{report}");
+    assert!(report.contains(" passed") && !report.contains("skipped"), "{report}");
+}
+
 #[test]
 fn the_wheel_is_installed_and_used() {
     let environment = match environment() {
@@ -73,4 +84,5 @@ fn the_wheel_is_installed_and_used() {
     eprintln!("{report}");
     // No test was left out but those that need root.
     assert!(report.contains("\nRan ") && !report.contains("fsspec is not installed"), "{report}");
+    run_the_suite_of_fsspec(&python);
 }
