@@ -3,7 +3,7 @@
 use crate::error::{Failure, Result, call};
 use crate::handles::{self, directfs_image, file};
 use crate::pointers::{self, optional, store};
-use directfs::Metadata;
+use directfs::{FileTimes, Metadata};
 use std::ffi::{c_char, c_int};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,7 +43,7 @@ fn timespec(time: SystemTime) -> (i64, i64) {
 /// Times to set; one of them may stay.
 enum Times {
     Now,
-    At(Option<SystemTime>, Option<SystemTime>),
+    At(FileTimes),
 }
 
 /// # Safety
@@ -56,7 +56,14 @@ unsafe fn times_of(times: *const libc::timespec) -> Result<Times> {
     if accessed.tv_nsec == libc::UTIME_NOW && modified.tv_nsec == libc::UTIME_NOW {
         return Ok(Times::Now);
     }
-    Ok(Times::At(time(accessed)?, time(modified)?))
+    let mut times = FileTimes::new();
+    if let Some(accessed) = time(accessed)? {
+        times = times.set_accessed(accessed);
+    }
+    if let Some(modified) = time(modified)? {
+        times = times.set_modified(modified);
+    }
+    Ok(Times::At(times))
 }
 
 fn time(time: &libc::timespec) -> Result<Option<SystemTime>> {
@@ -193,13 +200,13 @@ pub unsafe extern "C" fn directfs_utimens(
         let path = pointers::path(path)?;
         match (times_of(times)?, flags) {
             (Times::Now, 0) => held.fs.touch(path)?,
-            (Times::At(accessed, modified), 0) => held.fs.set_times(path, accessed, modified)?,
+            (Times::At(times), 0) => held.fs.set_times(path, times)?,
             (Times::Now, libc::AT_SYMLINK_NOFOLLOW) => {
-                let now = Some(SystemTime::now());
-                held.fs.set_symlink_times(path, now, now)?;
+                let now = SystemTime::now();
+                held.fs.set_symlink_times(path, FileTimes::new().set_accessed(now).set_modified(now))?;
             }
-            (Times::At(accessed, modified), libc::AT_SYMLINK_NOFOLLOW) => {
-                held.fs.set_symlink_times(path, accessed, modified)?;
+            (Times::At(times), libc::AT_SYMLINK_NOFOLLOW) => {
+                held.fs.set_symlink_times(path, times)?;
             }
             _ => return Err(Failure::Here(libc::EINVAL, "unknown flags: use 0 or AT_SYMLINK_NOFOLLOW")),
         }
@@ -215,7 +222,7 @@ pub unsafe extern "C" fn directfs_futimens(fd: c_int, times: *const libc::timesp
         let held = file(fd)?;
         match times_of(times)? {
             Times::Now => held.file.touch()?,
-            Times::At(accessed, modified) => held.file.set_times(accessed, modified)?,
+            Times::At(times) => held.file.set_times(times)?,
         }
         Ok(0)
     })

@@ -130,8 +130,12 @@ impl Error {
         }
     }
 
-    /// The kind, as the standard library derives it from the errno.
+    /// The kind, as the standard library derives it from the errno; `InvalidData` for EILSEQ.
     pub fn kind(&self) -> io::ErrorKind {
+        if self.errno() == libc::EILSEQ {
+            // Content that is no UTF-8, which the standard library reports without an errno.
+            return io::ErrorKind::InvalidData;
+        }
         io::Error::from_raw_os_error(self.errno()).kind()
     }
 

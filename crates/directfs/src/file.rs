@@ -3,9 +3,9 @@
 use crate::attributes::{SetXattr, list_attributes, read_attribute};
 use crate::classes::class_of;
 use crate::error::{Error, Result};
-use crate::metadata::time_to_set;
+use crate::metadata::system_time;
 use crate::session::{Inside, OpenNumber};
-use crate::{Credentials, Metadata};
+use crate::{Credentials, FileTimes, Metadata, Permissions};
 use engine::SeekWhat;
 use engine::statistics::CallClass;
 use posix::process::{Blocked, InFlightFile, LockKind, LockRange, Locked};
@@ -15,6 +15,7 @@ use std::fs::TryLockError;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Bound, RangeBounds};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -272,17 +273,24 @@ impl File {
         self.call("read the attributes of", |caller, file| caller.stat(file.node())).map(Metadata::new)
     }
 
+    /// The time at which the file was created.
+    pub fn created(&self) -> Result<SystemTime> {
+        self.call("read the attributes of", |caller, file| Ok(caller.thread.born_ns(file.node())?)).map(system_time)
+    }
+
     /// Sets the permission bits (0o7777); EPERM if the caller does not own the file.
-    pub fn set_permissions(&self, mode: u32) -> Result<()> {
+    pub fn set_permissions(&self, permissions: impl Into<Permissions>) -> Result<()> {
+        let mode = permissions.into().mode();
         self.call("set the permissions of", |caller, file| caller.chmod(file.node(), mode).map(drop))
     }
 
     /// Sets the times of last access and modification, as [`FileSystem::set_times`] does.
     ///
     /// [`FileSystem::set_times`]: crate::FileSystem::set_times
-    pub fn set_times(&self, accessed: Option<SystemTime>, modified: Option<SystemTime>) -> Result<()> {
+    pub fn set_times(&self, times: FileTimes) -> Result<()> {
         self.call("set the times of", |caller, file| {
-            caller.set_times(file.node(), time_to_set(accessed)?, time_to_set(modified)?).map(drop)
+            let (accessed, modified) = times.to_set()?;
+            caller.set_times(file.node(), accessed, modified).map(drop)
         })
     }
 
@@ -525,6 +533,17 @@ impl File {
 impl std::fmt::Debug for File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// For generic code. [`File::read_at`] and [`File::write_at`] themselves return [`Error`].
+impl FileExt for File {
+    fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+        Ok(File::read_at(self, bytes, at)?)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<usize> {
+        Ok(File::write_at(self, bytes, at)?)
     }
 }
 

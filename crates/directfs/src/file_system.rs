@@ -4,9 +4,9 @@ use crate::attributes::{SetXattr, list_attributes, read_attribute};
 use crate::classes::class_of;
 use crate::error::{Error, Result};
 use crate::file::offset;
-use crate::metadata::time_to_set;
+use crate::metadata::system_time;
 use crate::session::{OpenNumber, Shared};
-use crate::{Credentials, File, Metadata, OpenOptions, ReadDir, Space};
+use crate::{Credentials, File, FileTimes, Metadata, OpenOptions, Permissions, ReadDir, Space};
 use engine::statistics::CallClass;
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, WalkStart};
 use posix::{Caller, Errno, TimeToSet, Want};
@@ -290,6 +290,22 @@ impl FileSystem {
         self.at("read the attributes of", path, stat).map(Metadata::new)
     }
 
+    /// The time at which a file was created. Symbolic links are followed. It is no part of
+    /// [`Metadata`], because it lies in another line of memory, which few programs need.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn created(&self, path: impl AsRef<Path>) -> Result<SystemTime> {
+        let born = |caller: &Call<'_>, node| Ok(caller.thread.born_ns(node)?);
+        self.on_file("read the attributes of", path.as_ref(), born).map(system_time)
+    }
+
+    /// Whether a path leads to a file, as [`exists`](Self::exists): the name in
+    /// [`Path::try_exists`].
+    pub fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        self.exists(path)
+    }
+
     /// Whether a path leads to a file. Errors other than ENOENT are returned, as by
     /// [`std::fs::exists`].
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
@@ -327,7 +343,10 @@ impl FileSystem {
 
     /// Creates a directory and all its missing parents. An existing directory is no error.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
+        self.create_all_with_mode(path.as_ref(), 0o777)
+    }
+
+    pub(crate) fn create_all_with_mode(&self, path: &Path, mode: u32) -> Result<()> {
         if path.as_os_str().is_empty() {
             return Ok(());
         }
@@ -335,7 +354,7 @@ impl FileSystem {
         let mut next = Some(path);
         // Upwards to the first directory that exists or can be created, and down again.
         while let Some(directory) = next.filter(|directory| !directory.as_os_str().is_empty()) {
-            match self.create_dir(directory) {
+            match self.create_dir_with_mode(directory, mode) {
                 Ok(()) => break,
                 Err(error) if error.is(Errno::ENOENT) && directory.parent().is_some() => missing.push(directory),
                 Err(error) if error.is(Errno::EEXIST) => {
@@ -349,7 +368,7 @@ impl FileSystem {
             next = directory.parent();
         }
         for directory in missing.into_iter().rev() {
-            match self.create_dir(directory) {
+            match self.create_dir_with_mode(directory, mode) {
                 // Another thread created it meanwhile.
                 Err(error) if error.is(Errno::EEXIST) && self.metadata(directory).is_ok_and(|found| found.is_dir()) => {
                 }
@@ -555,7 +574,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// ENOENT, EACCES (on the way), EROFS; EPERM: the caller does not own the file.
-    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+    pub fn set_permissions(&self, path: impl AsRef<Path>, permissions: impl Into<Permissions>) -> Result<()> {
+        let mode = permissions.into().mode();
         let chmod = |caller: &Call<'_>, node| caller.chmod(node, mode).map(drop);
         self.on_file("set the permissions of", path.as_ref(), chmod)
     }
@@ -576,20 +596,20 @@ impl FileSystem {
         self.on_last("set the owner of", path.as_ref(), LastLink::Stay, chown)
     }
 
-    /// Sets the times of last access and modification, to 1 ns; `None` leaves one unchanged.
+    /// Sets the times of last access and modification, to 1 ns.
     ///
     /// # Errors
     /// ENOENT, EACCES (on the way), EROFS; EPERM: the caller does not own the file; EINVAL: a time
     /// before 1678 or after 2262.
-    pub fn set_times(
-        &self,
-        path: impl AsRef<Path>,
-        accessed: Option<SystemTime>,
-        modified: Option<SystemTime>,
-    ) -> Result<()> {
-        let set =
-            |caller: &Call<'_>, node| caller.set_times(node, time_to_set(accessed)?, time_to_set(modified)?).map(drop);
-        self.on_file("set the times of", path.as_ref(), set)
+    pub fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
+        self.set_times_of(path.as_ref(), LastLink::Follow, times)
+    }
+
+    fn set_times_of(&self, path: &Path, last_link: LastLink, times: FileTimes) -> Result<()> {
+        self.on_last("set the times of", path, last_link, |caller, node| {
+            let (accessed, modified) = times.to_set()?;
+            caller.set_times(node, accessed, modified).map(drop)
+        })
     }
 
     /// Sets both times to the present. Permission to write suffices for that.
@@ -599,15 +619,8 @@ impl FileSystem {
     }
 
     /// [`set_times`](Self::set_times) of a symbolic link itself.
-    pub fn set_symlink_times(
-        &self,
-        path: impl AsRef<Path>,
-        accessed: Option<SystemTime>,
-        modified: Option<SystemTime>,
-    ) -> Result<()> {
-        let set =
-            |caller: &Call<'_>, node| caller.set_times(node, time_to_set(accessed)?, time_to_set(modified)?).map(drop);
-        self.on_last("set the times of", path.as_ref(), LastLink::Stay, set)
+    pub fn set_symlink_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
+        self.set_times_of(path.as_ref(), LastLink::Stay, times)
     }
 
     /// The value of an extended attribute; `None` if the file does not have it. Symbolic links are

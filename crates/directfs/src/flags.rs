@@ -4,7 +4,15 @@ use crate::{FileSystem, Result};
 use std::path::Path;
 
 /// Flags of a regular file or a directory. They are on the image, and hold for every program.
+///
+/// More flags may come. So begin with those of a file, or with none:
+///
+/// ```
+/// let mut flags = directfs::FileFlags::default();
+/// flags.append_only = true;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct FileFlags {
     /// The file cannot be changed, removed, renamed or linked; a directory's names stay.
     pub immutable: bool,

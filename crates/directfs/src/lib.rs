@@ -42,6 +42,22 @@
 //! # }
 //! ```
 //!
+//! # Beside `std::fs`
+//! Names and orders of arguments are those of [`std::fs`], as methods of [`FileSystem`]. So are
+//! [`OpenOptions`], [`DirBuilder`], [`Permissions`] and [`FileTimes`]. [`File`] implements
+//! [`Read`](std::io::Read), [`Write`](std::io::Write), [`Seek`](std::io::Seek) and
+//! [`FileExt`](std::os::unix::fs::FileExt), so generic code takes it. [`Error`] converts into
+//! [`std::io::Error`] with the kind of its errno.
+//!
+//! Four things differ. The converted error's own `raw_os_error` is `None`, because it carries the
+//! [`Error`], whose [`raw_os_error`](Error::raw_os_error) has the number. Times of [`Metadata`]
+//! are there without a `Result`. The time of creation has a call of its own,
+//! [`FileSystem::created`]. There is no working directory, and so no `canonicalize`.
+//!
+//! Traits for virtual file systems (`vfs`, `cap-std`, `object_store`) have no adapter here. `vfs`
+//! and `cap-std` fit [`FileSystem::root_at`] but hide atomic renames, locks and credentials, and
+//! `object_store` is asynchronous; each would tie this crate's version to another's.
+//!
 //! # Durability
 //! A call that changes something is atomic, and durable when it returns. What *durable* means
 //! depends on what the image lies in; [`Image::durability`] reports it:
@@ -75,13 +91,14 @@
 //! EIO instead.
 //!
 //! # Platform
-//! Linux on x86-64. Opening an image needs room in `/dev/shm` for an index that its processes
-//! share: about 2 MiB for an empty image, and 200 bytes for each cached file.
+//! Linux on x86-64, Rust 1.95. Opening an image needs room in `/dev/shm` for an index that its
+//! processes share: about 2 MiB for an empty image, and 200 bytes for each cached file.
 #![warn(missing_docs)]
 
 mod attributes;
 mod classes;
 mod credentials;
+mod dir_builder;
 mod error;
 mod file;
 mod file_system;
@@ -93,12 +110,13 @@ mod session;
 
 pub use attributes::SetXattr;
 pub use credentials::Credentials;
+pub use dir_builder::DirBuilder;
 pub use error::{Error, Result};
 pub use file::{File, LockedRange, OpenOptions};
 pub use file_system::FileSystem;
 pub use flags::FileFlags;
 pub use image::{Closed, CreateImage, Durability, Image, ImageOptions};
-pub use metadata::{FileType, Metadata, Space};
+pub use metadata::{FileTimes, FileType, Metadata, Permissions, Space};
 pub use read_dir::{DirEntry, ReadDir};
 
 /// Makes this process survive the truncation of an image in use: calls then fail with EIO, and the

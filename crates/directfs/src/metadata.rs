@@ -3,6 +3,7 @@
 use engine::Attributes;
 use engine::format::FileKind;
 use posix::{FileSystemStatus, TimeToSet};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The kind of a file.
@@ -98,6 +99,11 @@ impl Metadata {
         self.0.mode
     }
 
+    /// The permission bits.
+    pub fn permissions(&self) -> Permissions {
+        Permissions::from_mode(self.0.mode)
+    }
+
     /// The owner.
     pub fn uid(&self) -> u32 {
         self.0.uid
@@ -145,13 +151,13 @@ impl Metadata {
     }
 }
 
-fn system_time(ns: i64) -> SystemTime {
+pub(crate) fn system_time(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
     if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
 }
 
 /// A time to set; `None` leaves it unchanged. EINVAL outside of the years 1678 to 2262.
-pub(crate) fn time_to_set(time: Option<SystemTime>) -> posix::Result<TimeToSet> {
+fn time_to_set(time: Option<SystemTime>) -> posix::Result<TimeToSet> {
     let Some(time) = time else { return Ok(TimeToSet::Omit) };
     let ns = match time.duration_since(UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_nanos()),
@@ -160,8 +166,93 @@ pub(crate) fn time_to_set(time: Option<SystemTime>) -> posix::Result<TimeToSet> 
     ns.map(TimeToSet::At).map_err(|_| posix::Errno::EINVAL)
 }
 
+/// Permission bits (0o7777), under the names of [`std::fs::Permissions`], which converts into it.
+///
+/// ```
+/// # use std::os::unix::fs::PermissionsExt;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let fs = directfs::Image::in_memory(16 << 20)?.file_system();
+/// fs.write("key", "secret")?;
+/// fs.set_permissions("key", 0o600)?;
+/// fs.set_permissions("key", std::fs::Permissions::from_mode(0o400))?;
+/// assert!(fs.metadata("key")?.permissions().readonly());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Permissions(u32);
+
+impl Permissions {
+    /// Permissions of these bits; others are ignored.
+    pub fn from_mode(mode: u32) -> Permissions {
+        Permissions(mode & 0o7777)
+    }
+
+    /// The bits, without the type of the file, which [`std::fs::Permissions`] includes.
+    pub fn mode(self) -> u32 {
+        self.0
+    }
+
+    /// Sets the bits; others are ignored.
+    pub fn set_mode(&mut self, mode: u32) {
+        *self = Permissions::from_mode(mode);
+    }
+
+    /// Whether the right to write is missing for all.
+    pub fn readonly(self) -> bool {
+        self.0 & 0o222 == 0
+    }
+
+    /// Takes the right to write from all, or gives it to all.
+    pub fn set_readonly(&mut self, readonly: bool) {
+        self.0 = if readonly { self.0 & !0o222 } else { self.0 | 0o222 };
+    }
+}
+
+impl From<u32> for Permissions {
+    fn from(mode: u32) -> Permissions {
+        Permissions::from_mode(mode)
+    }
+}
+
+impl From<std::fs::Permissions> for Permissions {
+    fn from(permissions: std::fs::Permissions) -> Permissions {
+        Permissions::from_mode(permissions.mode())
+    }
+}
+
+/// Times to set, under the names of [`std::fs::FileTimes`]. What is not set stays.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FileTimes {
+    accessed: Option<SystemTime>,
+    modified: Option<SystemTime>,
+}
+
+impl FileTimes {
+    /// Sets nothing.
+    pub fn new() -> FileTimes {
+        FileTimes::default()
+    }
+
+    /// The time of the last access.
+    pub fn set_accessed(self, accessed: SystemTime) -> FileTimes {
+        FileTimes { accessed: Some(accessed), ..self }
+    }
+
+    /// The time of the last change of the content.
+    pub fn set_modified(self, modified: SystemTime) -> FileTimes {
+        FileTimes { modified: Some(modified), ..self }
+    }
+
+    /// Access and modification as the file system takes them.
+    pub(crate) fn to_set(self) -> posix::Result<(TimeToSet, TimeToSet)> {
+        Ok((time_to_set(self.accessed)?, time_to_set(self.modified)?))
+    }
+}
+
 /// Space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Space {
     /// Bytes for content and names.
     pub total_bytes: u64,

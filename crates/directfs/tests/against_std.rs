@@ -141,7 +141,7 @@ fn on_image(fs: &FileSystem, operation: &Operation) -> Seen {
         Copy(from, to) => fs.copy(from, to).map(|bytes| bytes.to_string()),
         SetTimes(path, seconds) => fs.open(path).and_then(|file| {
             let time = UNIX_EPOCH + Duration::new(*seconds, 123_456_789);
-            file.set_times(None, Some(time))?;
+            file.set_times(directfs::FileTimes::new().set_modified(time))?;
             Ok(format!("{:?}", file.metadata()?.modified()))
         }),
         Exists(path) => fs.exists(path).map(|exists| exists.to_string()),
@@ -376,4 +376,89 @@ fn names_and_paths_that_no_file_can_have() {
     let target = "t".repeat(4096);
     let expected = symlink(&target, directory.path().join("l")).map_err(errno_of);
     assert_eq!(scratch.fs.symlink(&target, "l").map_err(|error| error.errno()), expected);
+}
+
+#[test]
+fn the_types_of_std_have_counterparts() {
+    let (scratch, directory) = (Scratch::new(), scratch_directory());
+    let fs = &scratch.fs;
+    let at = |path: &str| directory.path().join(path);
+    // Directories with options.
+    for (recursive, path) in [(false, "x/y"), (true, "a/b/c"), (true, "a/b/c"), (false, "a"), (false, "d")] {
+        use std::os::unix::fs::DirBuilderExt;
+        let expected = fs::DirBuilder::new().recursive(recursive).mode(0o710).create(at(path)).map_err(errno_of);
+        let seen = directfs::DirBuilder::new().recursive(recursive).mode(0o710).create(fs, path);
+        assert_eq!(seen.map_err(|error| error.errno()), expected, "{path}");
+    }
+    for path in ["a", "a/b", "a/b/c", "d"] {
+        let expected = fs::metadata(at(path)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(fs.metadata(path).unwrap().permissions().mode(), expected, "{path}");
+    }
+    // Permissions of std, and what they say.
+    fs::write(at("file"), "0123").unwrap();
+    fs.write("file", "0123").unwrap();
+    for mode in [0o400, 0o755, 0o444] {
+        let permissions = fs::Permissions::from_mode(mode);
+        fs::set_permissions(at("file"), permissions.clone()).unwrap();
+        fs.set_permissions("file", permissions).unwrap();
+        let (expected, mut seen) =
+            (fs::metadata(at("file")).unwrap().permissions(), fs.metadata("file").unwrap().permissions());
+        assert_eq!((seen.mode(), seen.readonly()), (expected.mode() & 0o7777, expected.readonly()));
+        let mut expected = expected;
+        #[allow(clippy::permissions_set_readonly_false, reason = "both do the same")]
+        expected.set_readonly(!expected.readonly());
+        seen.set_readonly(!seen.readonly());
+        assert_eq!(seen.mode(), expected.mode() & 0o7777);
+    }
+    // Times, of which one stays.
+    let time = UNIX_EPOCH + Duration::new(7, 9);
+    let before = fs.metadata("file").unwrap().modified();
+    fs.set_times("file", directfs::FileTimes::new().set_accessed(time)).unwrap();
+    let after = fs.metadata("file").unwrap();
+    assert_eq!((after.accessed(), after.modified()), (time, before));
+    // The file was created after its directory, and setting times does not change that.
+    let created = fs.created("file").unwrap();
+    assert!(fs.created("a").unwrap() <= created && created > time);
+    assert_eq!(fs.open("file").unwrap().created().unwrap(), created);
+    assert!(fs.created("missing").is_err_and(|error| error.kind() == io::ErrorKind::NotFound));
+    assert!(!fs.try_exists("missing").unwrap() && fs.try_exists("file").unwrap());
+}
+
+#[test]
+fn generic_code_takes_files_of_both() {
+    use std::os::unix::fs::FileExt;
+    fn middle(file: &impl FileExt) -> io::Result<[u8; 2]> {
+        file.write_all_at(b"abcd", 0)?;
+        let mut bytes = [0; 2];
+        file.read_exact_at(&mut bytes, 1)?;
+        Ok(bytes)
+    }
+    let (scratch, directory) = (Scratch::new(), scratch_directory());
+    let path = directory.path().join("file");
+    let host = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
+    let ours = scratch.fs.create_new("file").unwrap();
+    assert_eq!(middle(&ours).unwrap(), middle(&host).unwrap());
+    let end = |file: &dyn FileExt| file.read_exact_at(&mut [0; 2], 3).unwrap_err().kind();
+    assert_eq!(end(&ours), end(&host));
+}
+
+#[test]
+fn errors_have_the_kinds_of_std() {
+    let (scratch, directory) = (Scratch::new(), scratch_directory());
+    fs::write(directory.path().join("bytes"), [0xff]).unwrap();
+    scratch.fs.write("bytes", [0xff]).unwrap();
+    let expected = fs::read_to_string(directory.path().join("bytes")).unwrap_err().kind();
+    let error = scratch.fs.read_to_string("bytes").unwrap_err();
+    assert_eq!((error.kind(), io::Error::from(error).kind()), (expected, expected));
+    let error = scratch.fs.remove_dir("bytes").unwrap_err();
+    let expected = fs::remove_dir(directory.path().join("bytes")).unwrap_err();
+    assert_eq!((error.raw_os_error(), error.kind()), (expected.raw_os_error(), expected.kind()));
+    assert_eq!((error.path(), error.second_path()), (Some(Path::new("bytes")), None));
+    // A remedy concerns the call, and has no words of one language's library.
+    scratch.fs.create_dir_all("a/b").unwrap();
+    let below = scratch.fs.rename("a", "a/b/c").unwrap_err();
+    assert_eq!(below.second_path(), Some(Path::new("a/b/c")));
+    assert!(below.remedy().contains("below itself") && below.to_string().ends_with(below.remedy()), "{below}");
+    assert!(scratch.fs.metadata("a\0").unwrap_err().remedy().contains("zero byte"));
+    assert!(!scratch.fs.remove_dir("a").unwrap_err().remedy().contains('_'));
 }

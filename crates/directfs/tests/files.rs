@@ -2,12 +2,20 @@
 
 mod support;
 
-use directfs::{Closed, Credentials, Durability, FileFlags, FileSystem, Image, LockedRange, OpenOptions, SetXattr};
+use directfs::{
+    Closed, Credentials, Durability, FileFlags, FileSystem, FileTimes, Image, LockedRange, OpenOptions, SetXattr,
+};
 use std::fs::TryLockError;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use support::{Scratch, errno};
+
+fn flags(set: impl FnOnce(&mut FileFlags)) -> FileFlags {
+    let mut flags = FileFlags::default();
+    set(&mut flags);
+    flags
+}
 
 #[test]
 fn locks_exclude_other_opens_and_not_clones() {
@@ -270,15 +278,15 @@ fn files_are_changed_by_handle_as_by_path() {
     fs.symlink("file", "link").unwrap();
     fs.set_symlink_owner("link", Some(9), None).unwrap();
     let early = UNIX_EPOCH - Duration::from_secs(3);
-    fs.set_symlink_times("link", Some(early), None).unwrap();
+    fs.set_symlink_times("link", FileTimes::new().set_accessed(early)).unwrap();
     let (link, found) = (fs.symlink_metadata("link").unwrap(), fs.metadata("link").unwrap());
     assert_eq!((found.uid(), found.gid(), link.uid()), (7, 8, 9));
     assert_eq!(link.accessed(), early);
-    fs.set_times("file", Some(early), Some(early)).unwrap();
+    fs.set_times("file", FileTimes::new().set_accessed(early).set_modified(early)).unwrap();
     // Permission to write suffices for the present, not for another time.
     fs.set_permissions("file", 0o666).unwrap();
     let other = scratch.as_user(1000);
-    assert_eq!(errno(other.set_times("file", None, Some(SystemTime::now()))), Some(libc::EPERM));
+    assert_eq!(errno(other.set_times("file", FileTimes::new().set_modified(SystemTime::now()))), Some(libc::EPERM));
     other.touch("file").unwrap();
     assert!(fs.metadata("file").unwrap().modified() > UNIX_EPOCH);
     other.open_with("file", OpenOptions::new().append(true)).unwrap().touch().unwrap();
@@ -333,7 +341,7 @@ fn flags_forbid_what_they_say_also_to_root() {
     fs.write("file", "content").unwrap();
     fs.create_dir("directory").unwrap();
     assert_eq!(fs.flags("file").unwrap(), FileFlags::default());
-    let immutable = FileFlags { immutable: true, no_access_time: true, ..FileFlags::default() };
+    let immutable = flags(|flags| (flags.immutable, flags.no_access_time) = (true, true));
     fs.set_flags("file", immutable).unwrap();
     assert_eq!(fs.flags("file").unwrap(), immutable);
     assert_eq!(errno(fs.write("file", "other")), refused);
@@ -342,11 +350,11 @@ fn flags_forbid_what_they_say_also_to_root() {
     assert_eq!(errno(fs.hard_link("file", "other")), refused);
     assert_eq!(errno(fs.set_permissions("file", 0o600)), refused);
     assert_eq!(fs.read_to_string("file").unwrap(), "content");
-    let append_only = FileFlags { append_only: true, no_dump: true, ..FileFlags::default() };
+    let append_only = flags(|flags| (flags.append_only, flags.no_dump) = (true, true));
     fs.set_flags("directory", append_only).unwrap();
     fs.write("directory/new", "").unwrap();
     assert_eq!(errno(fs.remove_file("directory/new")), refused);
-    assert_eq!(fs.flags("directory/new").unwrap(), FileFlags { no_dump: true, ..FileFlags::default() });
+    assert_eq!(fs.flags("directory/new").unwrap(), flags(|flags| flags.no_dump = true));
     fs.set_flags("file", append_only).unwrap();
     let mut file = fs.open_with("file", OpenOptions::new().append(true)).unwrap();
     file.write_all(b" and more").unwrap();

@@ -1,6 +1,6 @@
 //! Values of Python: errors, times, attributes.
 
-use directfs::{Error, Metadata, Result};
+use directfs::{Error, FileTimes, Metadata, Result};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::io;
@@ -74,8 +74,13 @@ pub fn closed() -> PyErr {
     PyValueError::new_err("I/O operation on closed file")
 }
 
+/// Times to set from ns since 1970.
+pub fn times(accessed: i64, modified: i64) -> FileTimes {
+    FileTimes::new().set_accessed(time(accessed)).set_modified(time(modified))
+}
+
 /// A time from ns since 1970.
-pub fn time(ns: i64) -> SystemTime {
+fn time(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
     if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
 }

@@ -1,6 +1,6 @@
 //! Open files.
 
-use crate::convert::{Status, call, closed, duration, io_call, status, time};
+use crate::convert::{Status, call, closed, duration, io_call, status, times};
 use crate::files::which;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -172,11 +172,11 @@ impl File {
         call(py, || file.set_owner(uid, gid))
     }
 
-    fn utime(&self, py: Python<'_>, times: Option<(i64, i64)>) -> PyResult<()> {
+    fn utime(&self, py: Python<'_>, at: Option<(i64, i64)>) -> PyResult<()> {
         let file = self.held()?;
-        call(py, || match times {
+        call(py, || match at {
             None => file.touch(),
-            Some((accessed, modified)) => file.set_times(Some(time(accessed)), Some(time(modified))),
+            Some((accessed, modified)) => file.set_times(times(accessed, modified)),
         })
     }
 

@@ -1,8 +1,8 @@
 //! Functions by path.
 
-use crate::convert::{Status, call, status, time};
+use crate::convert::{Status, call, status, times};
 use crate::file::File;
-use directfs::{Credentials, FileSystem, FileType, SetXattr};
+use directfs::{Credentials, FileSystem, FileTimes, FileType, SetXattr};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::ffi::OsString;
@@ -139,22 +139,16 @@ impl Files {
         call(py, || if follow { self.0.set_owner(path, uid, gid) } else { self.0.set_symlink_owner(path, uid, gid) })
     }
 
-    /// `times`: of last access and modification, in ns; none for the present.
-    fn utime(&self, py: Python<'_>, path: PathBuf, times: Option<(i64, i64)>, follow: bool) -> PyResult<()> {
-        call(py, || match times {
+    /// `at`: times of last access and modification, in ns; none for the present.
+    fn utime(&self, py: Python<'_>, path: PathBuf, at: Option<(i64, i64)>, follow: bool) -> PyResult<()> {
+        call(py, || match at {
             None if follow => self.0.touch(path),
             None => {
-                let now = Some(std::time::SystemTime::now());
-                self.0.set_symlink_times(path, now, now)
+                let now = std::time::SystemTime::now();
+                self.0.set_symlink_times(path, FileTimes::new().set_accessed(now).set_modified(now))
             }
-            Some((accessed, modified)) => {
-                let (accessed, modified) = (Some(time(accessed)), Some(time(modified)));
-                if follow {
-                    self.0.set_times(path, accessed, modified)
-                } else {
-                    self.0.set_symlink_times(path, accessed, modified)
-                }
-            }
+            Some((accessed, modified)) if follow => self.0.set_times(path, times(accessed, modified)),
+            Some((accessed, modified)) => self.0.set_symlink_times(path, times(accessed, modified)),
         })
     }
 
