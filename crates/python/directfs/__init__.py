@@ -14,10 +14,10 @@ everything, and calls run without the interpreter's lock. So async programs use 
 `await asyncio.to_thread(image.read_bytes, "mail/draft")`. After a fork only the parent may use an image; the child opens it again.
 """
 
-from ._files import DirEntry, DiskUsage, Entries, FileSystem, Space
+from ._files import DiskUsage, Entries, FileSystem, Space
 from ._image import Image, create, in_memory, open
 from ._io import File
-from ._native import __version__
+from ._native import DirEntry, __version__
 from ._path import Path
 
 __all__ = [

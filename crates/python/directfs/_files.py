@@ -25,8 +25,8 @@ from typing import (
 )
 
 from . import _native
+from ._native import DirEntry
 from ._io import File, as_bytes, flags_of, owner_of, present, times_of
-from ._stat import stat_result
 from ._trees import Copy, Ignore, Machine, move
 
 if TYPE_CHECKING:
@@ -57,46 +57,11 @@ class Space(NamedTuple):
 
 
 def name_of(path: ImagePath) -> str:
+    if type(path) is str:
+        return path
     from ._path import Path
 
     return str(path) if isinstance(path, Path) else os.fspath(path)
-
-
-class DirEntry:
-    """An entry of a directory, as of `os.scandir`."""
-
-    __slots__ = ("_files", "_type", "_inode", "name", "path")
-
-    def __init__(self, files: FileSystem, directory: str, found: Tuple[str, int, int]) -> None:
-        self._files = files
-        self.name, self._inode, self._type = found
-        self.path = posixpath.join(directory, self.name)
-
-    def inode(self) -> int:
-        return self._inode
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return self._files.stat(self.path, follow_symlinks=follow_symlinks)
-
-    def is_symlink(self) -> bool:
-        return self._type == modes.S_IFLNK
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return self._is(modes.S_IFDIR, follow_symlinks)
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return self._is(modes.S_IFREG, follow_symlinks)
-
-    def _is(self, kind: int, follow_symlinks: bool) -> bool:
-        if not (follow_symlinks and self.is_symlink()):
-            return self._type == kind
-        try:
-            return modes.S_IFMT(self.stat().st_mode) == kind
-        except FileNotFoundError:
-            return False
-
-    def __repr__(self) -> str:
-        return f"<DirEntry {self.name!r}>"
 
 
 def leads_to_directory(entry: DirEntry) -> bool:
@@ -112,6 +77,9 @@ class Entries(Iterator[DirEntry]):
 
     def __init__(self, entries: Iterator[DirEntry]) -> None:
         self._entries = entries
+
+    def __iter__(self) -> Iterator[DirEntry]:
+        return self._entries
 
     def __next__(self) -> DirEntry:
         return next(self._entries)
@@ -222,7 +190,7 @@ class FileSystem:
         errors: Optional[str],
         newline: Optional[str],
     ) -> IO[Any]:
-        if modes.S_ISDIR(raw.stat().st_mode):
+        if raw.is_directory():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), raw.name)
         size = buffering if buffering > 1 else 128 << 10
         buffered: Any
@@ -315,12 +283,11 @@ class FileSystem:
     # Names.
 
     def listdir(self, path: ImagePath = "/") -> List[str]:
-        return [name for name, _, _ in self._files.list(name_of(path))]
+        return self._files.listdir(name_of(path))
 
     def scandir(self, path: ImagePath = "/") -> Entries:
         """The entries of a directory, as `os.scandir`: `with image.scandir("mail") as entries`."""
-        directory = name_of(path)
-        return Entries(DirEntry(self, directory, found) for found in self._files.list(directory))
+        return Entries(iter(self._files.scandir(name_of(path))))
 
     def walk(
         self,
@@ -401,7 +368,7 @@ class FileSystem:
     # Attributes.
 
     def stat(self, path: ImagePath, *, follow_symlinks: bool = True) -> os.stat_result:
-        return stat_result(self._files.stat(name_of(path), follow_symlinks))
+        return self._files.stat(name_of(path), follow_symlinks)
 
     def lstat(self, path: ImagePath) -> os.stat_result:
         return self.stat(path, follow_symlinks=False)
@@ -432,12 +399,7 @@ class FileSystem:
 
     def _mode(self, path: ImagePath, follow_symlinks: bool = True) -> int:
         """0 for a path that leads to no file. Other failures are none of `os.path.exists`."""
-        try:
-            return self._files.stat(name_of(path), follow_symlinks)[0]
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG):
-                return 0
-            raise
+        return self._files.mode(name_of(path), follow_symlinks)
 
     def getsize(self, path: ImagePath) -> int:
         return self.stat(path).st_size

@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING, List, Optional, Tuple
 
 from . import _native
-from ._stat import stat_result
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -81,13 +80,7 @@ class File(io.RawIOBase):
 
     def readall(self) -> bytes:
         self._check_reads()
-        parts: List[bytes] = []
-        while True:
-            rest = self._native.stat()[5] - self._native.seek(0, os.SEEK_CUR)
-            part = self._native.read(max(rest, 4096))
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
+        return self._native.read_all()
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         self._check_reads()
@@ -131,8 +124,11 @@ class File(io.RawIOBase):
         """
         self._native.sync()
 
+    def is_directory(self) -> bool:
+        return self._native.is_directory()
+
     def stat(self) -> os.stat_result:
-        return stat_result(self._native.stat())
+        return self._native.stat()
 
     def chmod(self, mode: int) -> None:
         self._native.chmod(mode)

@@ -3,6 +3,8 @@
 use directfs::{Error, FileTimes, Metadata, Result};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -90,13 +92,18 @@ fn ns(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or_else(|before| -ns(before.duration()), ns)
 }
 
-/// mode, ino, nlink, uid, gid, size, atime, mtime, ctime (ns), rdev, bytes of blocks.
-pub type Status = (u32, u64, u64, u32, u32, u64, i64, i64, i64, u64, u64);
-
-pub fn status(found: &Metadata) -> Status {
+/// An `os.stat_result` from its fields in order: ten, times in seconds and ns, the rest.
+pub fn status<'py>(py: Python<'py>, found: &Metadata) -> PyResult<Bound<'py, PyAny>> {
+    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    const SECOND_NS: i64 = 1_000_000_000;
+    const BLOCK_BYTES: u64 = 4096;
     let times = [found.accessed(), found.modified(), found.changed()].map(ns);
-    let [accessed, modified, changed] = times;
-    let (owner, group) = (found.uid(), found.gid());
-    let (rdev, blocks) = (found.rdev(), found.allocated_bytes());
-    (found.mode(), found.ino(), found.nlink(), owner, group, found.len(), accessed, modified, changed, rdev, blocks)
+    let [a, m, c] = times.map(|ns| ns.div_euclid(SECOND_NS));
+    let [accessed, modified, changed] = times.map(|ns| ns as f64 / SECOND_NS as f64);
+    let [a_ns, m_ns, c_ns] = times;
+    let first = (found.mode(), found.ino(), 0, found.nlink(), found.uid(), found.gid(), found.len(), a, m, c);
+    let rest =
+        (accessed, modified, changed, a_ns, m_ns, c_ns, BLOCK_BYTES, found.allocated_bytes() / 512, found.rdev());
+    let fields = first.into_pyobject(py)?.as_sequence().concat(rest.into_pyobject(py)?.as_sequence())?;
+    TYPE.import(py, "os", "stat_result")?.call1((fields,))
 }

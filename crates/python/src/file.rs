@@ -1,6 +1,6 @@
 //! Open files.
 
-use crate::convert::{Status, call, closed, duration, io_call, status, times};
+use crate::convert::{call, closed, duration, io_call, status, times};
 use crate::files::which;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -157,9 +157,27 @@ impl File {
         call(py, || file.sync_all())
     }
 
-    fn stat(&self, py: Python<'_>) -> PyResult<Status> {
+    fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let file = self.held()?;
-        Ok(status(&call(py, || file.metadata())?))
+        status(py, &call(py, || file.metadata())?)
+    }
+
+    fn is_directory(&self, py: Python<'_>) -> PyResult<bool> {
+        let file = self.held()?;
+        Ok(call(py, || file.metadata())?.is_dir())
+    }
+
+    /// Reads from the position to the end.
+    fn read_all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let file = self.held()?;
+        let read = io_call(py, || {
+            let start = (&*file).stream_position()?;
+            let mut bytes = Vec::new();
+            let count = file.read_to_end_at(start, &mut bytes)?;
+            (&*file).seek(SeekFrom::Start(start + count as u64))?;
+            Ok(bytes)
+        })?;
+        Ok(PyBytes::new(py, &read))
     }
 
     fn chmod(&self, py: Python<'_>, mode: u32) -> PyResult<()> {

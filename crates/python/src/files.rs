@@ -1,32 +1,17 @@
 //! Functions by path.
 
-use crate::convert::{Status, call, status, times};
+use crate::convert::{call, status, times};
+use crate::entry::{DirEntry, type_bits};
 use crate::file::File;
-use directfs::{Credentials, FileSystem, FileTimes, FileType, SetXattr};
+use directfs::{Credentials, FileSystem, FileTimes, SetXattr};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The files of an image, as seen by a user from a root.
 #[pyclass(frozen, module = "directfs._native")]
 pub struct Files(pub FileSystem);
-
-/// A name, an inode number, and the type as bits of a mode.
-type Entry = (OsString, u64, u32);
-
-fn type_bits(kind: FileType) -> u32 {
-    match kind {
-        FileType::File => libc::S_IFREG,
-        FileType::Directory => libc::S_IFDIR,
-        FileType::Symlink => libc::S_IFLNK,
-        FileType::Fifo => libc::S_IFIFO,
-        FileType::Socket => libc::S_IFSOCK,
-        FileType::CharacterDevice => libc::S_IFCHR,
-        FileType::BlockDevice => libc::S_IFBLK,
-        _ => 0,
-    }
-}
 
 /// setxattr's flags: 0, XATTR_CREATE or XATTR_REPLACE.
 pub fn which(flags: i32) -> PyResult<SetXattr> {
@@ -35,6 +20,12 @@ pub fn which(flags: i32) -> PyResult<SetXattr> {
         libc::XATTR_CREATE => Ok(SetXattr::New),
         libc::XATTR_REPLACE => Ok(SetXattr::Existing),
         _ => Err(pyo3::exceptions::PyValueError::new_err("flags are 0, os.XATTR_CREATE or os.XATTR_REPLACE")),
+    }
+}
+
+impl Files {
+    fn found(&self, path: &Path, follow: bool) -> directfs::Result<directfs::Metadata> {
+        if follow { self.0.metadata(path) } else { self.0.symlink_metadata(path) }
     }
 }
 
@@ -52,23 +43,38 @@ impl Files {
         call(py, || self.0.open_flags(path, flags, mode)).map(File::new)
     }
 
-    fn stat(&self, py: Python<'_>, path: PathBuf, follow: bool) -> PyResult<Status> {
-        let found = call(py, || if follow { self.0.metadata(path) } else { self.0.symlink_metadata(path) })?;
-        Ok(status(&found))
+    pub fn stat<'py>(&self, py: Python<'py>, path: PathBuf, follow: bool) -> PyResult<Bound<'py, PyAny>> {
+        status(py, &call(py, || self.found(&path, follow))?)
+    }
+
+    /// The mode of a file; 0 for a path that leads to none, as `os.path.exists` judges.
+    pub fn mode(&self, py: Python<'_>, path: PathBuf, follow: bool) -> PyResult<u32> {
+        const NONE: [i32; 5] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EACCES, libc::ENAMETOOLONG];
+        call(py, || match self.found(&path, follow) {
+            Err(error) if NONE.contains(&error.errno()) => Ok(0),
+            found => Ok(found?.mode()),
+        })
     }
 
     fn access(&self, py: Python<'_>, path: PathBuf, rights: u32) -> PyResult<()> {
         call(py, || self.0.access(path, rights))
     }
 
-    fn list(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<Entry>> {
-        call(py, || {
-            let list = self.0.read_dir(path)?;
-            list.map(|entry| {
-                entry.map(|entry| (entry.file_name().to_owned(), entry.ino(), type_bits(entry.file_type())))
-            })
-            .collect()
-        })
+    fn listdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
+        call(py, || self.0.read_dir(path)?.map(|entry| entry.map(|entry| entry.file_name().to_owned())).collect())
+    }
+
+    /// The entries of a directory, whose paths begin with `directory`.
+    fn scandir<'py>(slf: &Bound<'py, Files>, directory: Bound<'py, PyString>) -> PyResult<Vec<DirEntry>> {
+        let (py, path) = (slf.py(), directory.extract::<PathBuf>()?);
+        let files = slf.get();
+        let list: Vec<directfs::DirEntry> = call(py, || files.0.read_dir(path)?.collect())?;
+        let entry = |entry: directfs::DirEntry| {
+            let name = entry.file_name().into_pyobject(py)?.unbind();
+            let (files, directory) = (slf.clone().unbind(), directory.clone().unbind());
+            Ok(DirEntry { files, directory, name, inode: entry.ino(), kind: type_bits(entry.file_type()) })
+        };
+        list.into_iter().map(entry).collect()
     }
 
     fn mkdir(&self, py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<()> {

@@ -8,6 +8,7 @@
 //! Decision: docs/decisions/interfaces.md, "Packages, and a wheel for all Pythons".
 
 mod convert;
+mod entry;
 mod file;
 mod files;
 mod image;
@@ -20,5 +21,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<image::Image>()?;
     module.add_class::<files::Files>()?;
     module.add_class::<file::File>()?;
+    module.add_class::<entry::DirEntry>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -216,6 +216,22 @@ class Errors(Scratch):
         self.assertEqual(list(entries), [])
 
 
+class Status(Scratch):
+    def test_every_field_is_where_os_has_it(self):
+        self.image.write_bytes("file", b"x" * 5000)
+        self.image.utime("file", ns=(-1_500_000_000, 7_250_000_000))
+        found = self.image.stat("file")
+        self.assertIs(type(found), os.stat_result)
+        self.assertEqual((len(found), found[6], found[7], found[8]), (10, 5000, -2, 7))
+        self.assertEqual((found.st_atime, found.st_mtime), (-1.5, 7.25))
+        self.assertEqual((found.st_atime_ns, found.st_mtime_ns), (-1_500_000_000, 7_250_000_000))
+        self.assertEqual((found.st_blksize, found.st_blocks, found.st_rdev), (4096, 16, 0))
+        self.assertAlmostEqual(found.st_ctime, found.st_ctime_ns / 1e9, places=3)
+        entry = next(self.image.scandir("/"))
+        self.assertEqual((entry.path, entry.stat(), entry.inode()), ("/file", found, found.st_ino))
+        self.assertEqual(repr(entry), "<DirEntry 'file'>")
+
+
 class Streams(Scratch):
     def test_text_has_an_encoding_and_line_ends(self):
         with self.image.open("text", "w", encoding="utf-16", newline="\r\n") as file:
