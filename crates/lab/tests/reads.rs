@@ -1,5 +1,5 @@
 //! Calls declare exactly the image lines that they read. The emulated delay applies to declared
-//! reads, so an undeclared read would be free.
+//! reads, so an undeclared read would be free. The standard systems read and fence as published.
 //!
 //! Each call is recorded instruction by instruction, which shows what it really accessed.
 
@@ -17,7 +17,7 @@ use lab::pmfs::Pmfs;
 use lab::soupfs::SoupFs;
 use lab::vfs::{DentryCache, Vfs};
 use pmem::{Direct, Mapping, Memory, Region};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -27,12 +27,13 @@ const CALLS: usize = 5;
 const STEPS_MAX: usize = 400_000;
 const IMAGE_BYTES: u64 = 32 << 20;
 
-/// Memory that records declared reads by thread, since persisters read, too.
+/// Memory that records declared reads and fences by thread, since persisters read, too.
 #[derive(Clone, Copy)]
 struct Noted;
 
 thread_local! {
     static REPORTED: RefCell<Vec<Range<u64>>> = const { RefCell::new(Vec::new()) };
+    static FENCES: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Memory for Noted {
@@ -40,7 +41,9 @@ impl Memory for Noted {
     fn stored(&self, _: u64, _: &[u8]) {}
     fn streamed(&self, _: u64, _: &[u8]) {}
     fn flushed(&self, _: u64, _: u64) {}
-    fn fenced(&self) {}
+    fn fenced(&self) {
+        FENCES.set(FENCES.get() + 1);
+    }
     fn read(&self, offset: u64, length: u64) {
         if length > 0 {
             REPORTED.with_borrow_mut(|said| said.push(offset / LINE_BYTES..(offset + length).div_ceil(LINE_BYTES)));
@@ -202,4 +205,84 @@ fn pmfs_reports_what_it_reads() {
 #[test]
 fn soupfs_reports_what_it_reads() {
     assert_reported("SoupFS", &vfs_reads::<SoupFs<Noted>>());
+}
+
+/// The fences of a call of each kind: the fewest of some calls, since one of them may add a page.
+fn fences<P: PhysicalFs<Memory = Noted>>() -> BTreeMap<&'static str, u64> {
+    let image = Image::new(IMAGE_BYTES);
+    mkfs::<P, _>(&image, Noted);
+    let vfs = Vfs::<P, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
+    vfs.mkdir(b"/directory", 0o755).unwrap();
+    vfs.create(b"/directory/first", 0o644).unwrap();
+    let fewest = |call: &dyn Fn(&[u8]) -> posix::Result<()>| {
+        let each = (0..CALLS).map(|index| {
+            FENCES.set(0);
+            call(&path(index)).unwrap();
+            FENCES.get()
+        });
+        each.min().unwrap()
+    };
+    let counts = BTreeMap::from([
+        ("create", fewest(&|path| vfs.create(path, 0o644))),
+        ("chmod", fewest(&|path| vfs.chmod(path, 0o600))),
+        ("unlink", fewest(&|path| vfs.unlink(path))),
+        ("mkdir", fewest(&|path| vfs.mkdir(path, 0o755))),
+        ("rmdir", fewest(&|path| vfs.rmdir(path))),
+    ]);
+    vfs.unmount().unwrap();
+    counts
+}
+
+#[test]
+fn nova_fences_as_often_as_published() {
+    // A new directory's log has a fence of its own; a removal has one that frees the inode.
+    let published = [("chmod", 2), ("create", 4), ("mkdir", 5), ("rmdir", 5), ("unlink", 5)];
+    assert_eq!(fences::<Nova<Noted>>(), BTreeMap::from(published));
+}
+
+#[test]
+fn pmfs_fences_each_undo_entry() {
+    // One for each entry, the changes and the end; a removal has one that frees the inode.
+    let published = [("chmod", 3), ("create", 5), ("mkdir", 5), ("rmdir", 7), ("unlink", 7)];
+    assert_eq!(fences::<Pmfs<Noted>>(), BTreeMap::from(published));
+}
+
+#[test]
+fn listing_a_nova_directory_reads_the_inode_of_each_name() {
+    let image = Image::new(IMAGE_BYTES);
+    mkfs::<Nova<Noted>, _>(&image, Noted);
+    let vfs = Vfs::<Nova<Noted>, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
+    make(&vfs);
+    vfs.unmount().unwrap();
+    let vfs = Vfs::<Nova<Noted>, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
+    vfs.stat(b"/directory").unwrap();
+    take_reported();
+    let mut names = 0;
+    vfs.read_directory(b"/directory", &mut |_, _| names += 1).unwrap();
+    let lines = take_reported().len();
+    // Two entries of the log share a line at least, so names alone are fewer.
+    assert!(names >= FILES && lines >= FILES, "{names} names, {lines} lines");
+    vfs.unmount().unwrap();
+}
+
+#[test]
+fn pmfs_searches_from_the_block_of_the_last_name_found() {
+    const NAMES: usize = 600;
+    let lines_of_a_block = pmem::BLOCK_BYTES / LINE_BYTES;
+    let image = Image::new(IMAGE_BYTES);
+    mkfs::<Pmfs<Noted>, _>(&image, Noted);
+    let vfs = Vfs::<Pmfs<Noted>, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
+    vfs.mkdir(b"/directory", 0o755).unwrap();
+    (0..NAMES).for_each(|index| vfs.create(&path(index), 0o644).unwrap());
+    vfs.unmount().unwrap();
+    let vfs = Vfs::<Pmfs<Noted>, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
+    let lines = |index| {
+        take_reported();
+        vfs.stat(&path(index)).unwrap();
+        take_reported().len() as u64
+    };
+    let (first, next) = (lines(NAMES - 1), lines(NAMES - 2));
+    assert!(first > 3 * lines_of_a_block, "the directory has several blocks: {first} lines");
+    assert!(next < lines_of_a_block + 8, "{next} lines");
+    vfs.unmount().unwrap();
 }

@@ -1,14 +1,17 @@
 //! Directories. Names are entries in the directory's log. Loading a directory builds an index in
-//! memory, ordered by hash (NOVA uses a radix tree).
+//! memory, ordered by hash (NOVA uses a radix tree). Listing a directory reads each file's inode
+//! for the type, as NOVA does.
 
 use super::format::{ADD, ADD_BYTES, AddEntry, Inode, REMOVED};
 use super::log::{Appending, LogEntry};
 use super::{Body, Nova, NovaInfo};
 use crate::error::{Error, Result};
 use crate::physical::{DirectoryEntry, Exclusive, Found, Index, Name, Shared};
-use pmem::{BLOCK_BYTES, Flushed, Memory, Pm, crc32c};
+use engine::format::FileKind;
+use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory, Pm, crc32c};
 use posix::Errno;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Low bits of a key: they distinguish names with the same hash.
 const TWINS: u64 = 15;
@@ -18,8 +21,24 @@ const TWINS: u64 = 15;
 pub struct Names {
     /// Entry and inode number by hash. Empty if the VFS layer has the index.
     index: BTreeMap<u64, Found>,
+    /// Whether two names ever had one hash. Until then each hash is a key.
+    has_twins: bool,
     /// Number of names.
     pub(super) count: u64,
+}
+
+impl Names {
+    /// Adds a name under its hash, or under the next free key if other names have that hash.
+    /// Returns false if there is no free key.
+    fn insert(&mut self, key: u64, found: Found) -> bool {
+        if let Entry::Vacant(place) = self.index.entry(key) {
+            place.insert(found);
+            return true;
+        }
+        self.has_twins = true;
+        let free = (key..=key | TWINS).find(|key| !self.index.contains_key(key));
+        free.map(|key| self.index.insert(key, found)).is_some()
+    }
 }
 
 fn hash(name: &[u8]) -> u64 {
@@ -55,28 +74,30 @@ impl<M: Memory> Nova<M> {
             && self.region.bytes_equal(at + ADD_BYTES, name)
     }
 
-    fn find(&self, names: &Names, name: &[u8]) -> Option<(u64, Found)> {
+    fn find(&self, names: &Names, name: &[u8]) -> Option<Found> {
         let key = hash(name);
-        let mut twins = names.index.range(key..=key | TWINS);
-        twins.find(|(_, found)| self.is_named(found.entry, name)).map(|(key, found)| (*key, *found))
+        if !names.has_twins {
+            return names.index.get(&key).copied().filter(|found| self.is_named(found.entry, name));
+        }
+        names.index.range(key..=key | TWINS).map(|(_, found)| *found).find(|found| self.is_named(found.entry, name))
     }
 
     pub(super) fn lookup_name(&self, directory: Shared<'_, NovaInfo>, name: &[u8]) -> Result<Option<Found>> {
-        Ok(self.find(names(directory.info)?, name).map(|(_, found)| found))
+        Ok(self.find(names(directory.info)?, name))
     }
 
     /// The offset of the entry of an existing name.
     pub(super) fn entry_of(&self, info: &NovaInfo, name: Name<'_>) -> Result<u64> {
         match name.entry {
             Some(entry) => Ok(entry),
-            None => Ok(self.find(names(info)?, name.bytes).ok_or(Errno::ENOENT)?.1.entry),
+            None => Ok(self.find(names(info)?, name.bytes).ok_or(Errno::ENOENT)?.entry),
         }
     }
 
     /// Fails with ENOSPC if the index has no room for another name with this hash.
     pub(super) fn reserve(&self, info: &NovaInfo, name: &[u8]) -> Result<()> {
-        let key = hash(name);
-        match self.index == Index::Own && names(info)?.index.range(key..=key | TWINS).count() as u64 > TWINS {
+        let (key, names) = (hash(name), names(info)?);
+        match names.has_twins && names.index.range(key..=key | TWINS).count() as u64 > TWINS {
             true => Err(Errno::ENOSPC.into()),
             false => Ok(()),
         }
@@ -85,25 +106,25 @@ impl<M: Memory> Nova<M> {
     pub(super) fn record_added(&self, info: &mut NovaInfo, name: &[u8], found: Found) -> Result<()> {
         let names = names_mut(info)?;
         names.count += 1;
-        if self.index == Index::Own {
-            let key = hash(name);
-            let free = (key..=key | TWINS).find(|key| !names.index.contains_key(key)).ok_or(Errno::ENOSPC)?;
-            names.index.insert(free, found);
+        match self.index == Index::Vfs || names.insert(hash(name), found) {
+            true => Ok(()),
+            false => Err(Errno::ENOSPC.into()),
         }
-        Ok(())
     }
 
     pub(super) fn record_removed(&self, info: &mut NovaInfo, name: &[u8], entry: u64) -> Result<()> {
         info.log.live = info.log.live.saturating_sub(super::format::add_bytes(name.len() as u64));
         let names = names_mut(info)?;
         names.count = names.count.saturating_sub(1);
-        if self.index == Index::Own {
-            let key = hash(name);
-            let found = names.index.range(key..=key | TWINS).find(|(_, found)| found.entry == entry);
-            if let Some(key) = found.map(|(key, _)| *key) {
-                names.index.remove(&key);
-            }
+        if self.index == Index::Vfs {
+            return Ok(());
         }
+        let mut key = hash(name);
+        if names.has_twins {
+            let found = names.index.range(key..=key | TWINS).find(|(_, found)| found.entry == entry);
+            key = found.map_or(key, |(key, _)| *key);
+        }
+        names.index.remove(&key);
         Ok(())
     }
 
@@ -136,15 +157,24 @@ impl<M: Memory> Nova<M> {
         }
         let mut buffer = [0; 256];
         for (key, found) in names(directory.info)?.index.range(cookie.saturating_add(1)..) {
-            let LogEntry::Add { name_length, kind, number, .. } = self.entry(found.entry)? else {
+            let LogEntry::Add { name_length, number, .. } = self.entry(found.entry)? else {
                 return Err(Error::damaged("an indexed entry is no name", found.entry));
             };
             let name = self.name_at(found.entry, name_length, &mut buffer)?;
+            let kind = self.kind_in_inode(number)?;
             if !visit(&DirectoryEntry { name, number, kind, cookie: *key, entry: found.entry }) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// The type of a listed file, from its inode.
+    fn kind_in_inode(&self, number: u64) -> Result<FileKind> {
+        let offset = self.find_inode(number)?;
+        self.region.report_read(offset, LINE_BYTES);
+        let mode = (self.inode(offset)?.mode_links.load() >> 32) as u32;
+        FileKind::from_mode(mode).ok_or_else(|| Error::damaged("an inode has an invalid file type", offset))
     }
 
     /// Visits the names in log order. A cookie is the entry's ordinal in the log. It stays valid
@@ -160,11 +190,12 @@ impl<M: Memory> Nova<M> {
         let mut buffer = [0; 256];
         self.scan_log(inode, &mut |_| {}, &mut |at, entry| {
             ordinal += 1;
-            if let LogEntry::Add { number, name_length, kind, removed: false, .. } = entry
+            if let LogEntry::Add { number, name_length, removed: false, .. } = entry
                 && goes_on
                 && ordinal > cookie
             {
                 let name = self.name_at(at, name_length, &mut buffer)?;
+                let kind = self.kind_in_inode(number)?;
                 goes_on = visit(&DirectoryEntry { name, number, kind, cookie: ordinal, entry: at });
             }
             Ok(())
@@ -173,8 +204,9 @@ impl<M: Memory> Nova<M> {
     }
 
     /// Rewrites a directory's log when most of it is obsolete. Rewriting moves entries. If the VFS
-    /// layer stores their offsets, compaction waits until the directory is empty.
-    pub(super) fn compact_directory(&self, directory: &mut Exclusive<'_, NovaInfo>) -> Result<()> {
+    /// layer stores their offsets, compaction waits until the directory is empty. Returns whether
+    /// the log was rewritten.
+    pub(super) fn compact_directory(&self, directory: &mut Exclusive<'_, NovaInfo>) -> Result<bool> {
         let log = directory.info.log;
         let names = names(directory.info)?;
         let is_due = match self.index {
@@ -182,7 +214,7 @@ impl<M: Memory> Nova<M> {
             Index::Vfs => log.pages >= 4 && names.count == 0,
         };
         if !is_due {
-            return Ok(());
+            return Ok(false);
         }
         let inode = self.inode(directory.info.inode)?;
         let mut appending = self.replacing();
@@ -193,10 +225,10 @@ impl<M: Memory> Nova<M> {
                 for (found, entry) in names.index.values_mut().zip(moved) {
                     found.entry = entry;
                 }
-                Ok(())
+                Ok(true)
             }
             // Without free space the old log stays in use.
-            Err(Error::Errno(Errno::ENOSPC)) => Ok(()),
+            Err(Error::Errno(Errno::ENOSPC)) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -230,10 +262,9 @@ impl<M: Memory> Nova<M> {
             if self.index == Index::Own {
                 let mut buffer = [0; 256];
                 let name = self.name_at(at, *name_length, &mut buffer)?;
-                let key = hash(name);
-                let free = (key..=key | TWINS).find(|key| !names.index.contains_key(key));
-                let free = free.ok_or_else(|| Error::damaged("too many names with one hash", at))?;
-                names.index.insert(free, Found { number: *number, entry: at });
+                if !names.insert(hash(name), Found { number: *number, entry: at }) {
+                    return Err(Error::damaged("too many names with one hash", at));
+                }
             }
         }
         Ok(())

@@ -95,6 +95,9 @@ pub(super) const ATTRIBUTES: u64 = 3;
 pub(super) const WRITE: u64 = 4;
 /// Entry type: the log continues in the next page.
 pub(super) const NEXT: u64 = 5;
+/// Entry type: `.` or `..` of a new directory. Laid out as a name; nothing reads it, since the
+/// inode has both numbers.
+pub(super) const OWN_NAME: u64 = 6;
 /// Bit of an `ADD`: the name is removed. The removal's last fence flushes it; every recovery sets
 /// it again.
 pub(super) const REMOVED: u64 = 1 << 8;

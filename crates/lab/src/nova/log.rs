@@ -3,14 +3,15 @@
 
 use super::Nova;
 use super::format::{
-    ADD, ADD_BYTES, ATTRIBUTES, ATTRIBUTES_BYTES, AddEntry, AttributesEntry, Inode, NEXT, PAGE_BODY, PageTail, REMOVE,
-    REMOVE_BYTES, REMOVED, RemoveEntry, WRITE, WRITE_BYTES, WriteEntry, add_bytes,
+    ADD, ADD_BYTES, ATTRIBUTES, ATTRIBUTES_BYTES, AddEntry, AttributesEntry, Inode, NEXT, OWN_NAME, PAGE_BODY,
+    PageTail, REMOVE, REMOVE_BYTES, REMOVED, RemoveEntry, WRITE, WRITE_BYTES, WriteEntry, add_bytes,
 };
 use crate::error::{Error, Result};
 use crate::substrate::FreeBlocks;
 use engine::Attributes;
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Cell64, Flushed, Memory, Pm};
+use smallvec::SmallVec;
 
 /// The in-memory state of a file's log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub(super) struct Appending<'n> {
     flushed: Flushed,
     blocks: &'n FreeBlocks,
     /// Blocks to free unless the entries become valid.
-    fresh: Vec<u64>,
+    fresh: SmallVec<[u64; 4]>,
     /// Whether the new log replaces an old one, by changing head and tail together.
     replaces: bool,
 }
@@ -73,12 +74,13 @@ pub(super) enum LogEntry {
     Remove { removed: u64, links: u32, timestamp_ns: i64 },
     Attributes(Attributes),
     Write { page: u64, block: u64, count: u64, size_bytes: u64, timestamp_ns: i64 },
+    OwnName { name_length: u64 },
 }
 
 impl LogEntry {
     fn bytes(&self) -> u64 {
         match self {
-            LogEntry::Add { name_length, .. } => add_bytes(*name_length),
+            LogEntry::Add { name_length, .. } | LogEntry::OwnName { name_length } => add_bytes(*name_length),
             LogEntry::Remove { .. } => REMOVE_BYTES,
             LogEntry::Attributes(_) => ATTRIBUTES_BYTES,
             LogEntry::Write { .. } => WRITE_BYTES,
@@ -94,7 +96,7 @@ impl<M: Memory> Nova<M> {
     /// Starts to append to a log.
     pub(super) fn appending(&self, log: &Log) -> Appending<'_> {
         let flushed = Flushed::nothing();
-        Appending { log: *log, flushed, blocks: &self.blocks, fresh: Vec::new(), replaces: false }
+        Appending { log: *log, flushed, blocks: &self.blocks, fresh: SmallVec::new(), replaces: false }
     }
 
     /// Starts a log that is to replace another.
@@ -152,16 +154,47 @@ impl<M: Memory> Nova<M> {
         (number, kind): (u64, FileKind),
         (links, timestamp_ns): (u32, i64),
     ) -> Result<u64> {
+        let header = ADD | (kind as u64) << 24 | (links as u64) << 32;
+        self.append_named(inode, appending, name, (header, number, timestamp_ns))
+    }
+
+    fn append_named(
+        &self,
+        inode: &Inode,
+        appending: &mut Appending<'_>,
+        name: &[u8],
+        (header, number, timestamp_ns): (u64, u64, i64),
+    ) -> Result<u64> {
         let bytes = add_bytes(name.len() as u64);
         let at = self.room(inode, appending, bytes)?;
         let entry: &AddEntry = self.region.get(Pm::new(at))?;
-        let header = ADD | (name.len() as u64) << 16 | (kind as u64) << 24 | (links as u64) << 32;
-        self.region.set64(&entry.header, header).unflushed();
+        self.region.set64(&entry.header, header | (name.len() as u64) << 16).unflushed();
         self.region.set64(&entry.number, number).unflushed();
         self.region.set64(&entry.timestamp_ns, timestamp_ns as u64).unflushed();
         self.region.write_bytes(at + ADD_BYTES, name)?.unflushed();
         self.wrote(appending, at, bytes);
         Ok(at)
+    }
+
+    /// Writes the log of a new directory: `.`, `..`, and after a fence the tail. The inode's flush
+    /// covers the tail.
+    pub(super) fn append_own_names(
+        &self,
+        inode: &Inode,
+        number: u64,
+        parent: u64,
+        timestamp_ns: i64,
+    ) -> Result<Appending<'_>> {
+        let mut appending = self.appending(&Log::default());
+        for (name, number) in [(&b"."[..], number), (b"..", parent)] {
+            let bytes = add_bytes(name.len() as u64);
+            self.append_named(inode, &mut appending, name, (OWN_NAME, number, timestamp_ns))?;
+            // Obsolete once the log is rewritten.
+            appending.log.live -= bytes;
+        }
+        let durable = self.region.fence(appending.take_flushed());
+        self.region.commit(&inode.log_tail, appending.log.tail, durable).unflushed();
+        Ok(appending)
     }
 
     /// Appends a removal.
@@ -278,6 +311,7 @@ impl<M: Memory> Nova<M> {
                 let timestamp_ns = entry.timestamp_ns.load() as i64;
                 LogEntry::Remove { removed: entry.removed.load(), links: count as u32, timestamp_ns }
             }
+            OWN_NAME => LogEntry::OwnName { name_length: header >> 16 & 0xff },
             ATTRIBUTES => LogEntry::Attributes(self.attributes_at(at)?),
             WRITE => {
                 let entry: &WriteEntry = self.region.get(Pm::new(at))?;

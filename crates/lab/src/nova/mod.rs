@@ -12,7 +12,8 @@
 //!
 //! | call | entries | fences |
 //! | --- | --- | --- |
-//! | create, mkdir, symlink | inode, name; journal over the directory's tail and the inode's state | 4 |
+//! | create, symlink | inode, name; journal over the directory's tail and the inode's state | 4 |
+//! | mkdir | as create; first the new directory's log with `.` and `..` | 5 |
 //! | unlink of the last name, rmdir | removal; journal over the directory's tail and the inode's state | 4 |
 //! | link, unlink of one of several names | name or removal, attributes; journal over both tails | 4 |
 //! | rename | removal and name; journal over tails, change time, `..` | 4 |
@@ -24,7 +25,7 @@
 //! - A removal entry holds the offset of the entry that it removes and marks that entry under the
 //!   last fence. A scan therefore needs no table of names.
 //! - The last unlink of a file appends nothing to that file's own log.
-//! - The index of names is an ordered tree instead of a radix tree.
+//! - The index of names is an ordered tree instead of a radix tree, with one descent for each use.
 //! - A clean mount scans, too.
 //! - There are no snapshots, checksums or replicas (those are NOVA-Fortis).
 
@@ -34,6 +35,7 @@ mod format;
 mod journal;
 mod log;
 mod recovery;
+mod step;
 mod table;
 
 use crate::error::{Error, Result};
@@ -42,18 +44,17 @@ use crate::physical::{
     DirectoryEntry, Exclusive, Found, Index, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs,
     Renamed, Renaming, Shared, Space,
 };
-use crate::substrate::{self, BlockRange, FreeBlocks, NvPointer, System, shard};
+use crate::substrate::{self, BlockRange, FreeBlocks, NvPointer, System};
 use directory::Names;
 use engine::format::FileKind;
 use engine::{Attributes, Changes};
 use file::Extents;
-use format::{
-    FIRST_BLOCK, FREE, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ORPHAN, ROOT, TABLES, TABLES_BLOCK, USED,
-};
+use format::{FIRST_BLOCK, FREE, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ORPHAN, ROOT, TABLES_BLOCK, USED};
 use log::{Appending, Log};
 use pmem::{BLOCK_BYTES, Commit64, Flushed, MappedRegion, Memory, Pm};
 use posix::Errno;
 use std::sync::Mutex;
+use step::Step;
 use table::Inodes;
 
 /// The smallest image: the fixed part, one segment and some free blocks.
@@ -95,38 +96,6 @@ fn segment_blocks(blocks: u64) -> u64 {
     (blocks / 256).next_power_of_two().clamp(1, 512)
 }
 
-/// Log entries for several inodes. One transaction makes them valid together.
-struct Step<'n, 'w> {
-    flushed: Flushed,
-    changes: Vec<(&'w Commit64, u64)>,
-    appendings: Vec<Appending<'n>>,
-    removed: Vec<u64>,
-}
-
-impl<'n, 'w> Step<'n, 'w> {
-    fn new() -> Self {
-        Step { flushed: Flushed::nothing(), changes: Vec::new(), appendings: Vec::new(), removed: Vec::new() }
-    }
-
-    /// Adds the entries and the new tail of an inode's log. Returns the log's index in the result
-    /// of `Nova::finish`.
-    fn log(&mut self, inode: &'w Inode, mut appending: Appending<'n>) -> usize {
-        self.with(appending.take_flushed());
-        self.changes.push((&inode.log_tail, appending.log.tail));
-        self.appendings.push(appending);
-        self.appendings.len() - 1
-    }
-
-    fn with(&mut self, flushed: Flushed) {
-        let before = std::mem::replace(&mut self.flushed, Flushed::nothing());
-        self.flushed = before.and(flushed);
-    }
-
-    fn change(&mut self, word: &'w Commit64, value: u64) {
-        self.changes.push((word, value));
-    }
-}
-
 /// The entries of a rename, and the link counts of its directories afterwards.
 struct RenamePlan {
     /// Entry of the old name.
@@ -139,23 +108,6 @@ struct RenamePlan {
 }
 
 impl<M: Memory> Nova<M> {
-    /// Commits a step. Returns the new state of each of its logs.
-    fn finish(&self, step: Step<'_, '_>) -> Result<Vec<Log>> {
-        let Step { flushed, changes, appendings, removed } = step;
-        self.transact(flushed, &changes, || {
-            let mut marked = None::<Flushed>;
-            for entry in removed {
-                let flushed = self.mark(entry, true)?;
-                marked = Some(match marked {
-                    Some(before) => before.and(flushed),
-                    None => flushed,
-                });
-            }
-            Ok(marked)
-        })?;
-        Ok(appendings.into_iter().map(Appending::done).collect())
-    }
-
     fn made_attributes(&self, inode: &Inode, number: u64) -> Result<Attributes> {
         let (mode_links, owner) = (inode.mode_links.load(), inode.owner.load());
         let (generation_device, born) = (inode.generation_device.load(), inode.born_ns.load() as i64);
@@ -227,7 +179,7 @@ impl<M: Memory> Nova<M> {
         parent: u64,
         now_ns: i64,
         appending: &mut Appending<'_>,
-        step: &mut Step<'_, 'w>,
+        step: &mut Step<'w, 'w>,
     ) -> Result<Loaded<NovaInfo>> {
         let mut parent_or_target = if new.kind == FileKind::Directory { parent } else { 0 };
         if new.kind == FileKind::Symlink {
@@ -236,8 +188,14 @@ impl<M: Memory> Nova<M> {
             parent_or_target = block * BLOCK_BYTES;
             step.with(self.region.stream_bytes(parent_or_target, new.target)?);
         }
-        let attributes = self.fill_inode(offset, number, new, parent_or_target, now_ns)?;
+        let mut attributes = self.fill_inode(offset, number, new, parent_or_target, now_ns)?;
         let inode = self.inode(offset)?;
+        let mut log = Log::default();
+        if new.kind == FileKind::Directory {
+            let own = self.append_own_names(inode, number, parent, now_ns)?;
+            (log, attributes.blocks) = (own.log, own.log.pages);
+            step.appendings.push(own);
+        }
         step.with(self.region.flush_all(inode));
         step.change(&inode.state, USED);
         let body = match new.kind {
@@ -245,7 +203,7 @@ impl<M: Memory> Nova<M> {
             FileKind::Regular => Body::Regular(Extents::default()),
             _ => Body::Other,
         };
-        Ok(Loaded { attributes, info: NovaInfo { inode: offset, log: Log::default(), body }, inode: offset })
+        Ok(Loaded { attributes, info: NovaInfo { inode: offset, log, body }, inode: offset })
     }
 
     fn create_at(
@@ -264,18 +222,22 @@ impl<M: Memory> Nova<M> {
         let mut appending = self.appending(&directory.info.log);
         let file = self.make_inode(at, new, directory.number, now_ns, &mut appending, &mut step)?;
         let entry = self.append_add(above, &mut appending, name, (at.0, new.kind), (links, now_ns))?;
-        step.log(above, appending);
-        directory.info.log = self.finish(step)?[0];
+        let log = step.log(above, appending);
+        directory.info.log = self.finish(step)?[log];
         self.record_added(directory.info, name, Found { number: at.0, entry })?;
         touch(directory, links, now_ns);
-        self.compact_directory(directory)?;
-        let entry = self.entry_now(directory.info, name, entry)?;
+        let entry = self.compact_after(directory, name, entry)?;
         Ok(Made { file, entry })
     }
 
-    /// The offset of an entry after a compaction.
-    fn entry_now(&self, info: &NovaInfo, name: &[u8], entry: u64) -> Result<u64> {
-        if self.index == Index::Vfs { Ok(entry) } else { self.entry_of(info, Name::new(name)) }
+    /// Rewrites a directory's log if that is due. Returns the offset of a name's entry afterwards.
+    fn compact_after(&self, directory: &mut Exclusive<'_, NovaInfo>, name: &[u8], entry: u64) -> Result<u64> {
+        let is_rewritten = self.compact_directory(directory)?;
+        if is_rewritten && self.index == Index::Own {
+            self.entry_of(directory.info, Name::new(name))
+        } else {
+            Ok(entry)
+        }
     }
 
     /// Appends a new link count to a file's log.
@@ -333,7 +295,7 @@ impl<M: Memory> Nova<M> {
             attributes.links = links;
             attributes.changed_ns = now_ns;
         });
-        self.compact_directory(directory)
+        self.compact_directory(directory).map(drop)
     }
 
     fn check_empty(file: &Exclusive<'_, NovaInfo>) -> Result<()> {
@@ -674,8 +636,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
             attributes.changed_ns = now_ns;
         });
         self.compact_file(file)?;
-        self.compact_directory(directory)?;
-        self.entry_now(directory.info, name.bytes, entry)
+        self.compact_after(directory, name.bytes, entry)
     }
 
     fn unlink(
@@ -705,19 +666,18 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         }
         let mut renamed = self.rename_step(&mut renaming)?;
         let Renaming { from, from_name, to, to_name, .. } = renaming;
-        self.compact_directory(from)?;
-        if renamed.from_entry.is_some() {
-            renamed.from_entry =
-                renamed.from_entry.map(|at| self.entry_now(from.info, from_name.bytes, at)).transpose()?;
-        }
-        let target = match to {
-            Some(to) => {
-                self.compact_directory(to)?;
-                to
+        let (to_is_from, Renamed { to_entry, from_entry }) = (to.is_none(), &mut renamed);
+        if self.compact_directory(from)? && self.index == Index::Own {
+            if let Some(entry) = from_entry {
+                *entry = self.entry_of(from.info, from_name)?;
             }
-            None => from,
-        };
-        renamed.to_entry = self.entry_now(target.info, to_name.bytes, renamed.to_entry)?;
+            if to_is_from {
+                *to_entry = self.entry_of(from.info, to_name)?;
+            }
+        }
+        if let Some(to) = to {
+            *to_entry = self.compact_after(to, to_name.bytes, *to_entry)?;
+        }
         Ok(renamed)
     }
 
@@ -737,7 +697,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         file.info.log = self.commit_log(inode, appending)?;
         file.attributes.set(&attributes);
         match file.info.body {
-            Body::Directory(_) => self.compact_directory(file),
+            Body::Directory(_) => self.compact_directory(file).map(drop),
             _ => self.compact_file(file),
         }
     }
@@ -785,7 +745,6 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         let blocks_free = self.blocks.count();
         let used = self.inodes.used();
         let inodes_free = blocks_free / self.segment_blocks * self.per_segment();
-        let _ = (shard, TABLES);
         Ok(Space { blocks, blocks_free, inodes: used + inodes_free, inodes_free })
     }
 }

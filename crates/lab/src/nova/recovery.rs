@@ -149,6 +149,7 @@ impl<M: Memory> Nova<M> {
                     attributes.size_bytes = *size_bytes;
                     (attributes.modified_ns, attributes.changed_ns) = (*timestamp_ns, *timestamp_ns);
                 }
+                LogEntry::OwnName { .. } => {}
                 LogEntry::Attributes(now) => {
                     if now.kind != attributes.kind {
                         return Err(Error::damaged("a log changes a file's type", at));

@@ -11,6 +11,7 @@ use crate::physical::{DirectoryEntry, Found, Name, Shared};
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 use posix::Errno;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A decoded entry with a checked length.
 #[derive(Debug, Clone, Copy)]
@@ -101,11 +102,14 @@ impl<M: Memory> Pmfs<M> {
             && self.region.bytes_equal(entry.at + DENTRY_BYTES, name)
     }
 
-    /// Searches a directory from its first block on.
+    /// Searches a directory from the block of the last name found on, then from its first one, as
+    /// PMFS does (`i_dir_start_lookup`).
     pub(super) fn find_name(&self, info: &PmfsInfo, name: &[u8]) -> Result<Option<Found>> {
         let inode = self.inode(info.inode)?;
+        let pages = Self::pages(inode);
+        let start = info.found_in.load(Relaxed).min(pages);
         let mut found = None;
-        for page in 0..Self::pages(inode) {
+        for page in (start..pages).chain(0..start) {
             let block = self.block_of(inode, page)?;
             let seen = self.scan_block(block, &mut |entry| {
                 if self.has_name(entry, name) {
@@ -114,6 +118,7 @@ impl<M: Memory> Pmfs<M> {
                 Ok(found.is_some())
             })?;
             if seen {
+                info.found_in.store(page, Relaxed);
                 break;
             }
         }

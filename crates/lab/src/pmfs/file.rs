@@ -99,7 +99,6 @@ impl<M: Memory> Pmfs<M> {
             blocks.push((page, self.grow(growing, page, &mut flushed)?));
         }
         let mut transaction = self.transaction()?;
-        transaction.log(self.region.offset_of(inode), 8)?;
         transaction.with(flushed);
         if offset > attributes.size_bytes {
             transaction.with(self.clear_gap(Tree(inode.root.load()), attributes.size_bytes, offset)?);
@@ -114,6 +113,8 @@ impl<M: Memory> Pmfs<M> {
                 transaction.with(self.region.stream_zeros(block + (to - start), start + BLOCK_BYTES - to)?);
             }
         }
+        // The fence of the log is that of the data.
+        transaction.log(self.region.offset_of(inode), 8)?;
         transaction.begin();
         transaction.with(self.set_pointers(growing)?);
         transaction.set(&inode.root, growing.tree.0);
@@ -139,10 +140,10 @@ impl<M: Memory> Pmfs<M> {
         }
         let blocks = attributes.blocks.saturating_sub(gone);
         let mut transaction = self.transaction()?;
-        transaction.log(self.region.offset_of(inode), 8)?;
         if size_bytes > attributes.size_bytes {
             transaction.with(self.clear_gap(tree, attributes.size_bytes, size_bytes)?);
         }
+        transaction.log(self.region.offset_of(inode), 8)?;
         transaction.begin();
         transaction.set(&inode.size_bytes, size_bytes);
         transaction.set(&inode.blocks, blocks);

@@ -1,8 +1,8 @@
-//! The undo journal. Each entry is one line with its own checksum, so one fence makes all entries
-//! of a transaction durable. Then everything is changed in place.
+//! The undo journal. Each entry is one line with its own checksum. Once the entries are durable,
+//! everything is changed in place.
 //!
-//! A transaction costs three fences: the undo entries (with everything that the changes make
-//! visible), the changes, and the end.
+//! A transaction costs a fence for each structure that it logs, as in PMFS, one for what the
+//! changes make visible if that was flushed later, one for the changes, and one for the end.
 
 use super::Pmfs;
 use super::format::{JOURNALS, JOURNALS_BLOCK, Journal, UNDO_WORDS, Undo};
@@ -21,6 +21,8 @@ pub(super) struct Transaction<'p, M: Memory> {
     generation: u64,
     count: usize,
     flushed: Flushed,
+    /// Whether there were flushes since the last fence.
+    is_pending: bool,
     begun: bool,
     ended: bool,
     _held: MutexGuard<'p, ()>,
@@ -46,6 +48,7 @@ impl<M: Memory> Pmfs<M> {
             generation: journal.finished.load() + 1,
             count: 0,
             flushed: Flushed::nothing(),
+            is_pending: false,
             begun: false,
             ended: false,
             _held: held,
@@ -97,7 +100,7 @@ impl<M: Memory> Pmfs<M> {
 }
 
 impl<'p, M: Memory> Transaction<'p, M> {
-    /// Logs the current values of words, before they change.
+    /// Logs the current values of words, before they change, and makes the log durable.
     pub(super) fn log(&mut self, offset: u64, words: u64) -> Result<()> {
         debug_assert!(!self.begun);
         let mut done = 0;
@@ -120,6 +123,7 @@ impl<'p, M: Memory> Transaction<'p, M> {
             self.count += 1;
             done += count;
         }
+        self.fence();
         Ok(())
     }
 
@@ -137,12 +141,20 @@ impl<'p, M: Memory> Transaction<'p, M> {
     pub(super) fn with(&mut self, flushed: Flushed) {
         let before = std::mem::replace(&mut self.flushed, Flushed::nothing());
         self.flushed = before.and(flushed);
+        self.is_pending = true;
     }
 
-    /// Makes durable the log and everything that the changes make visible.
-    pub(super) fn begin(&mut self) -> Durable {
-        self.begun = true;
+    fn fence(&mut self) -> Durable {
+        self.is_pending = false;
         self.pmfs.region.fence(std::mem::replace(&mut self.flushed, Flushed::nothing()))
+    }
+
+    /// Makes durable everything that the changes make visible. The log is durable.
+    pub(super) fn begin(&mut self) {
+        self.begun = true;
+        if self.is_pending {
+            self.fence();
+        }
     }
 
     /// Changes a word in place.
@@ -154,8 +166,8 @@ impl<'p, M: Memory> Transaction<'p, M> {
 
     /// Makes the changes durable, then commits them.
     pub(super) fn end(mut self) {
+        let durable = self.fence();
         let region = &self.pmfs.region;
-        let durable = region.fence(std::mem::replace(&mut self.flushed, Flushed::nothing()));
         region.persist(region.commit(&self.journal.finished, self.generation, durable));
         self.ended = true;
     }
