@@ -1,8 +1,9 @@
 //! Every experiment works and reports measurements and the paper's numbers. Tests do not judge the
 //! numbers: that needs a quiet machine.
 
+use lab::experiments::machine::machine_for;
 use lab::experiments::report::{Circumstances, html, text, tsv};
-use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, Times, chart, find};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Plan, Size, Subject, Times, chart, find};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
@@ -83,6 +84,33 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
     let sheet = chart::sheet(&two);
     assert_eq!(sheet.matches("unlink by delay").count(), 2 + 2, "each plot is there, and has an accessible name");
     assert_eq!(sheet.matches("<svg").count(), 1);
+}
+
+/// An image has one size on all machines, and as many lists of free blocks as there are processors.
+/// What a plan promises fits, although files come and go.
+#[test]
+fn as_many_files_fit_with_64_processors_as_with_one() {
+    const FILES: u64 = 2000;
+    let plan = Plan { content_bytes: FILES * 4096, ..Plan::of_files(FILES) };
+    for subject in [Subject::Nova, Subject::CacheletNova, Subject::Pmfs, Subject::SoupFs] {
+        for shards in [1, 2, 16, 64] {
+            let machine = machine_for(subject, plan, shards).expect("the image is large enough");
+            let filled = machine.with(&mut |calls| {
+                let path = |number: u64| format!("/file{number}").into_bytes();
+                for number in 0..FILES {
+                    let file = calls.open(&path(number), libc::O_CREAT | libc::O_RDWR, 0o644)?;
+                    calls.write(file, 0, &[7; 4096])?;
+                    calls.close(file)?;
+                    if number % 4 == 3 {
+                        calls.unlink(&path(number - 2))?;
+                        calls.create(&path(number - 2), 0o644)?;
+                    }
+                }
+                Ok(())
+            });
+            filled.unwrap_or_else(|failure| panic!("{}, {shards} shards: {failure}", subject.name()));
+        }
+    }
 }
 
 #[test]
