@@ -456,7 +456,7 @@ mod tests {
 
     /// A copy of the library that is damaged or incomplete, as after a power failure.
     #[test]
-    fn a_library_with_other_bytes_than_this_version_has_is_written_anew() {
+    fn a_library_with_other_bytes_than_this_version_has_is_written_again() {
         let directory = tempfile::tempdir().unwrap();
         let library = Cache::at(directory.path(), &trusted()).unwrap().library().to_path_buf();
         let last = PRELOAD.len() - 1;

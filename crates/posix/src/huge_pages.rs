@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn dear_huge_pages_are_left_out_ever_longer_and_measured_anew() {
+    fn dear_huge_pages_are_left_out_ever_longer_and_measured_again() {
         let pages = HugePages::new();
         for pause in [4, 8, 16, 32, 64, 64] {
             pages.single_ns.store(1000, Relaxed);

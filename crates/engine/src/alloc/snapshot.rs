@@ -433,7 +433,7 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     let figures = figures_of(superblock);
     let geometry = &fs.geometry();
     let first = FirstMaps(geometry);
-    // Of an image that was never attached or resized the maps are known, and may be holes.
+    // The maps of an image that was never attached or resized are known, and may be holes.
     let is_first = state.epoch == 0 && geometry.mkfs_blocks == 0 && first.visit(|_, _| Ok(()))? == figures;
     let is_sound = match is_first {
         true => verify_segments(&fs.pm, geometry, &figures)?,

@@ -20,8 +20,8 @@ pub fn mkfs<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
     make(pm, options, false)
 }
 
-/// As [`mkfs`], in a file that is zero and whose data need not outlive the memory: what is zero of
-/// the maps stays a hole. A detach that finds no room for them drops them.
+/// [`mkfs`] in a file that is zero and whose data need not outlive the memory: what is zero of the
+/// maps stays a hole. A detach that finds no room for them drops them.
 pub fn mkfs_with_holes<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
     make(pm, &MkfsOptions { zeroed: true, ..*options }, true)
 }

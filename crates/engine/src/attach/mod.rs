@@ -75,8 +75,8 @@ pub struct AttachOptions {
     /// Bytes that the image can get while the DRAM region lives; fewer than it has: those. Only the
     /// first attach says so.
     pub capacity_bytes: u64,
-    /// Thread slots: so many threads of all processes can be inside at once; 0: as many as there can
-    /// be. They are the largest part of a region's addresses. Only the first attach says so.
+    /// Thread slots: so many threads of all processes can be inside at once; 0: as many as there
+    /// can be. They are the largest part of a region's addresses. Only the first attach says so.
     pub slots_max: u64,
     /// The space of the image's file is reserved as a whole. Only the first attach says so.
     pub is_reserved: bool,

@@ -46,8 +46,8 @@ pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub const GROUP_BLOCKS: u64 = 512;
 /// Buckets of a new mindex. It grows from here one bucket at a time.
 pub const BUCKETS_MIN: u64 = 1024;
-/// The most thread slots of a region: as many threads can be inside the engine at once. The ticket of
-/// a slot, its index plus one, has 16 bits in a dead cachelet.
+/// The most thread slots of a region: as many threads can be inside the engine at once. The ticket
+/// of a slot, its index plus one, has 16 bits in a dead cachelet.
 pub const SLOTS_MAX: u64 = (1 << 16) - 64;
 const _: () = assert!(SLOTS_MAX < 1 << 16 && SLOTS_MAX.is_multiple_of(64));
 /// Cachelets beyond the files, for those that shards keep ready.
@@ -115,8 +115,9 @@ const _: () = assert!(GROUP_BLOCKS * BLOCK_BYTES == CHUNK_BYTES * u32::BITS as u
 // SAFETY: repr(C), 8 * 4 bytes without padding, atomics only.
 unsafe impl Layout for Group {}
 
-/// Offsets of the areas of a DRAM region: a pure function of geometry, capacity, budget and slots. An area
-/// with something per block has room for the blocks that the image may get while it is in use.
+/// Offsets of the areas of a DRAM region: a pure function of geometry, capacity, budget and slots.
+/// An area with something per block has room for the blocks that the image may get while it is in
+/// use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DramLayout {
     /// A bit per thread slot: see [`SlotMap`].
