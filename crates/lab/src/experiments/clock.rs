@@ -41,7 +41,7 @@ impl Platform for LabPlatform {
         if held::is_fixed() { SOME_NUMBER } else { host::PLATFORM.random() }
     }
 
-    fn provide_huge(&self, address: *mut u8, length: usize) {
-        host::PLATFORM.provide_huge(address, length);
+    fn provide_huge(&self, address: *mut u8, length: usize) -> bool {
+        host::PLATFORM.provide_huge(address, length)
     }
 }
