@@ -20,7 +20,7 @@ fn main() -> ExitCode {
             ExitCode::from(EXIT_INTERRUPTED)
         }
         Err(error) => {
-            cli::terminal::print_error(&error);
+            console::terminal::print_error(&error);
             ExitCode::FAILURE
         }
     }

@@ -2,9 +2,9 @@
 
 use super::arguments::Experiments;
 use super::interrupt::{Flag, Interrupted};
-use super::terminal::{bold, dim, end_with_reader};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail};
+use console::terminal::{bold, dim, end_with_reader};
 use lab::experiments::report::{self, Circumstances};
 use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, chart, find};
 use std::io::Write;

@@ -1,8 +1,8 @@
 //! `lab mkfs`.
 
 use super::arguments::Mkfs;
-use super::terminal::{bold, end_with_reader, print_fact};
 use anyhow::{Result, ensure};
+use console::terminal::{bold, end_with_reader, print_fact};
 use lab::physical::MkfsOptions;
 
 /// Creates an image and prints its properties.

@@ -5,7 +5,6 @@ mod experiments;
 pub mod interrupt;
 mod mkfs;
 mod mount;
-pub mod terminal;
 
 use anyhow::{Result, bail};
 use arguments::{Arguments, Command};

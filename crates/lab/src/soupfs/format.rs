@@ -38,8 +38,6 @@ pub const PAGE_WORDS: u64 = BLOCK_BYTES / 8;
 pub const INLINE_BUCKETS: u32 = 4;
 /// Base-2 logarithm of a directory's maximum number of buckets.
 pub const LEVEL_MAX: u32 = 27;
-/// Bytes of a name in an entry's first line; the rest is in the following lines.
-pub const NAME_IN_FIRST_LINE: u64 = LINE_BYTES - size_of::<EntryHead>() as u64;
 /// Maximum length of a name.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of a link target that fit in the inode.

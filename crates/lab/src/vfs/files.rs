@@ -9,7 +9,6 @@ use crate::calls::Handle;
 use crate::error::{Error, Result};
 use crate::physical::PhysicalFs;
 use crate::virtual_time::held::now_ns;
-use engine::Attributes;
 use engine::format::FileKind;
 use pmem::Layout;
 use posix::{Credentials, Errno, Want, open_flags_valid};
@@ -158,11 +157,6 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
             }
         }
         Ok(())
-    }
-
-    /// The attributes of an open file.
-    pub fn stat_open(&self, handle: Handle) -> Result<Attributes> {
-        Ok(self.attributes(self.opened(handle)?.0))
     }
 
     fn for_io(&self, handle: Handle, write: bool) -> Result<(At, i32)> {
