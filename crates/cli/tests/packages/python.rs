@@ -1,7 +1,7 @@
 //! The Python package: its wheel is built, installed in an environment of its own, and tested there
 //! by the Python programs in tests.
 
-use crate::{built, run, skipped, sources, text};
+use crate::{built, run, skipped, sources, text, without_package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,12 +33,7 @@ fn build_wheel(environment: &Path) -> PathBuf {
         .args(["build", "--profile", "dev", "--locked", "--quiet", "--out"])
         .arg(&wheels)
         .current_dir(sources().join("crates/python"));
-    // The variables that cargo sets for this test would build everything again.
-    let ours = std::env::vars_os().map(|(name, _)| name);
-    for name in ours.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_")) {
-        maturin.env_remove(name);
-    }
-    run(maturin.env("CARGO_TARGET_DIR", target_directory())).expect("maturin builds the wheel");
+    run(without_package(&mut maturin).env("CARGO_TARGET_DIR", target_directory())).expect("maturin builds the wheel");
     let mut found = std::fs::read_dir(&wheels).expect("the wheel").map(|entry| entry.expect("an entry").path());
     found.next().expect("a wheel")
 }

@@ -209,8 +209,9 @@ pub(crate) fn write_first<M: Memory>(
 }
 
 /// Writes the snapshot of a file system that no thread is inside, up to the fence. All shards have
-/// given back what they held.
-pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
+/// given back what they held. `None`: a full disk has no room for the maps. What they held before
+/// is wrong, so the image must not be marked as clean: fsck reads the inode map of a clean image.
+pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Option<Flushed>> {
     let (pm, geometry) = (&fs.pm, &fs.geometry());
     let header = fs.header()?;
     let block_map_blocks = (block_map_words(geometry) * 8).div_ceil(BLOCK_BYTES);
@@ -220,8 +221,7 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     ];
     if maps.iter().any(|(block, count)| fs.provider().provide_image(block * BLOCK_BYTES, count * BLOCK_BYTES).is_err())
     {
-        // Without room for the maps the next attach scans.
-        return Ok(set_figures(pm, fs.superblock()?, &Snapshot::default()));
+        return Ok(None);
     }
     let (entries, any_shared) = count_entries(fs)?;
     let mut pages = FreeBlocks { fs, next: geometry.data_block, end: geometry.data_end() };
@@ -240,7 +240,7 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
         if fs.provider().is_provided(at)? { Ok(fs.dram.inode_word(index)?.load(Acquire)) } else { Ok(0) }
     })?);
     if any_shared && !listed {
-        return Ok(flushed.and(set_figures(pm, fs.superblock()?, &Snapshot::default())));
+        return Ok(Some(flushed.and(set_figures(pm, fs.superblock()?, &Snapshot::default()))));
     }
     let mut figures = Snapshot {
         blocks_free: fs.block_map().blocks_free()?,
@@ -254,7 +254,7 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
         flushed = flushed.and(write_list(fs, (&figures, entries), &mut pages, &mut crc)?);
     }
     figures.checksum = figures.checksum(crc, fs.epoch);
-    Ok(flushed.and(set_figures(pm, fs.superblock()?, &figures)))
+    Ok(Some(flushed.and(set_figures(pm, fs.superblock()?, &figures))))
 }
 
 /// Ascending numbers of free blocks.

@@ -1,8 +1,8 @@
 //! Detaching.
 //!
-//! Invariant: the clean flag is set only if every shard was drained, nothing was lost, and the
-//! snapshot is durable. Otherwise the image stays as after a crash, which is always correct and
-//! only costs the next attach a scan.
+//! Invariant: the clean flag is set only if every shard was drained, nothing was lost, and what the
+//! maps hold is right and durable. Otherwise the image stays as after a crash, which is always
+//! correct and only costs the next attach a scan.
 
 use crate::alloc::snapshot;
 use crate::dram::{FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, Phase, References};
@@ -43,7 +43,8 @@ impl<M: Memory> Fs<M> {
         if self.header()?.unclean_marks.load(Acquire) != 0 {
             return Ok(());
         }
-        let snapshot = self.pm.fence(snapshot::write(&self)?);
+        let Some(written) = snapshot::write(&self)? else { return Ok(()) };
+        let snapshot = self.pm.fence(written);
         let word = State { epoch: self.epoch, clean: true }.word();
         self.pm.persist(self.pm.commit(&self.superblock()?.state, word, snapshot));
         Ok(())

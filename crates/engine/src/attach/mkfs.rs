@@ -21,7 +21,7 @@ pub fn mkfs<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
 }
 
 /// [`mkfs`] in a file that is zero and whose data need not outlive the memory: what is zero of the
-/// maps stays a hole. A detach that finds no room for them drops them.
+/// maps stays a hole. A detach that finds no room for them leaves the image as after a crash.
 pub fn mkfs_with_holes<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
     make(pm, &MkfsOptions { zeroed: true, ..*options }, true)
 }
