@@ -476,13 +476,16 @@ impl Commits {
         }
     }
 
-    /// Whether all that was flushed before the call is on the disk already. A commit counts itself
-    /// before it takes marks, and as finished once what it took is there. So the marks are read
-    /// first.
+    /// Whether all that was flushed before the call is on the disk already, and no checkpoint that
+    /// a sync must make is left to do. A commit counts itself before it takes marks, and as
+    /// finished once what it took is there. So the marks are read first.
     fn is_settled(&self) -> bool {
         let (words, is_unmarked) = (self.words(), !self.tracking.has_marks());
         let started = words[STARTED].load(SeqCst);
-        is_unmarked && words[FINISHED].load(Acquire) == started && self.check_whole().is_ok()
+        is_unmarked
+            && words[FINISHED].load(Acquire) == started
+            && self.load().used_bytes <= words[LOG_BYTES].load(Relaxed)
+            && self.check_whole().is_ok()
     }
 
     /// Returns when all that was flushed before the call is on the disk. If commits are held back
