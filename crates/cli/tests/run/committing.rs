@@ -315,3 +315,43 @@ fn committers_that_lose_their_launchers_at_once_leave_the_image() {
         assert_eq!(read(&image, &format!("f{run}")).as_deref(), Some("\n"));
     }
 }
+
+/// Stores into two pages of a file that are mapped with a gap between them, and syncs all at once.
+const GAP: &str = "
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+page = 4096
+fd = os.open('gap', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'-' * 2 * page)
+os.fsync(fd)
+at = libc.mmap(None, 3 * page, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+for place, offset in [(0, 0), (2, page)]:
+    assert libc.mmap(at + place * page, page, 3, mmap.MAP_SHARED | 0x10, fd, offset) == at + place * page
+if sys.argv[1] == 'hole':
+    assert libc.munmap(at + page, page) == 0
+for place in (0, 2):
+    ctypes.memmove(at + place * page, b'stored', 6)
+result = libc.msync(at, 3 * page, 4)
+print(result, ctypes.get_errno() if result else 0)
+os.system('cp %s %s' % (sys.argv[2], sys.argv[3]))
+";
+
+#[test]
+fn a_sync_of_addresses_with_a_gap_commits_what_is_behind_the_gap() {
+    let Some(directory) = on_disk().filter(|_| has_python()) else { return };
+    let copy = directory.path().join("copy").to_str().unwrap().to_owned();
+    for (gap, expected) in [("foreign", "0 0\n"), ("hole", "-1 12\n")] {
+        let image = image_on(directory.path());
+        let program = ["python3", "-c", GAP, gap, &image, &copy];
+        let run = ["run", "--image", &image, "--commit-interval", "0", "-C", "/mnt/directfs", "--"];
+        let output = finishes(&[&run[..], &program].concat());
+        assert_eq!(stdout(&output), expected);
+        let found = read(&copy, "gap").unwrap();
+        assert!(found.starts_with("stored-") && found[4096..].starts_with("stored-"), "{gap}");
+        fs::remove_file(image).unwrap();
+    }
+}

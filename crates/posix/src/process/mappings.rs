@@ -188,14 +188,12 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     /// The work of msync on an address range: updates the times of files that the process may have
-    /// stored into, and with `durable` makes the stores durable. Returns whether the range begins
-    /// with a mapping of this file system.
+    /// stored into, and with `durable` makes the stores durable. As in the kernel, a part that is
+    /// not mapped, or not from this file system, is passed over. Returns whether any part is.
     pub fn sync_mappings(&self, thread: &Thread<'f, M>, address: u64, length: u64, durable: bool) -> Result<bool> {
         let end = address.saturating_add(length);
         let mut at = address;
-        while at < end {
-            let Some(mapping) = self.mapping_at(thread, at)? else { break };
-            let part = mapping.part(at, end).ok_or(Errno::EIO)?;
+        while let Some(part) = self.first_mapping_within(thread, at, end)? {
             if part.writable && !thread.fs().is_read_only() {
                 thread.files().record_stores(part.node)?;
             }
@@ -205,6 +203,16 @@ impl<'f, M: Memory> Process<'f, M> {
             at = part.end();
         }
         Ok(at > address)
+    }
+
+    /// The part within an address range of the lowest mapping there.
+    fn first_mapping_within(&self, thread: &Thread<'f, M>, from: u64, to: u64) -> Result<Option<FileMapping>> {
+        let mut first: Option<FileMapping> = None;
+        self.mappings(thread, &mut |mapping| {
+            let lowest = first.map_or(u64::MAX, |first| first.address);
+            first = mapping.part(from, to).filter(|part| part.address < lowest).or(first);
+        })?;
+        Ok(first)
     }
 
     /// Removes the mappings of an address range, *after* it was unmapped or replaced; the parts

@@ -425,7 +425,7 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
     if verdict.result == -i64::from(libc::EINVAL) && durable && is_on_device() {
         verdict = sync_on_device(call)?;
     }
-    if verdict.result < 0 || verdict.next != Next::Done {
+    if !is_synced(&verdict) || verdict.next != Next::Done {
         return Ok(verdict);
     }
     let session = call.begin()?.session;
@@ -433,6 +433,11 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
         sync_image(session.caller.thread)?;
     }
     Ok(verdict)
+}
+
+/// Whether the kernel has synced what is mapped. For a range with holes it then returns ENOMEM.
+fn is_synced(verdict: &Verdict) -> bool {
+    verdict.result >= 0 || verdict.result == -i64::from(libc::ENOMEM)
 }
 
 /// msync with MS_SYNC, where the image lies on a DAX device. The kernel cannot sync a device, and
@@ -445,7 +450,7 @@ fn sync_on_device(call: &mut Call<'_>) -> Result<Verdict> {
     let checked = flags & !(libc::MS_SYNC as u64) | libc::MS_ASYNC as u64;
     let verdict = native_with(call.frame, [address, length, checked, 0, 0, 0]);
     let (mut at, end) = (address, address.saturating_add(length));
-    while at < end && verdict.result >= 0 {
+    while at < end && is_synced(&verdict) {
         let session = call.begin()?.session;
         let (process, thread) = (session.process, session.caller.thread);
         if let Some(mapping) = process.mapping_at(thread, at)? {
@@ -459,7 +464,7 @@ fn sync_on_device(call: &mut Call<'_>) -> Result<Verdict> {
             }
         })?;
         let others = native_with(call.frame, [at, next - at, flags, 0, 0, 0]);
-        if others.result < 0 {
+        if !is_synced(&others) {
             return Ok(others);
         }
         at = next;
