@@ -36,8 +36,7 @@ impl Credentials {
         }
     }
 
-    /// These credentials with another umask: the permission bits that new files and directories do
-    /// not get.
+    /// Sets the umask: the permission bits that new files and directories do not get.
     pub fn umask(self, umask: u32) -> Credentials {
         Credentials { umask: umask & 0o777, ..self }
     }

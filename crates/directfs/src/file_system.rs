@@ -82,7 +82,8 @@ impl FileSystem {
         FileSystem { shared, credentials, root: None }
     }
 
-    /// These files, used as another user. Files keep the credentials with which they were opened.
+    /// The image's files, used as another user. Open files keep the credentials with which they
+    /// were opened.
     pub fn with_credentials(&self, credentials: Credentials) -> FileSystem {
         FileSystem { credentials, ..self.clone() }
     }

@@ -31,7 +31,7 @@ pub(crate) struct HugePages {
     single_ns: AtomicU64,
     /// Huge pages still to be left out.
     left_out: AtomicU64,
-    /// Those that the last dear one made the process leave out; zero: it was not dear.
+    /// Huge pages left out after the last dear one; zero: the last one was not dear.
     pause: AtomicU64,
 }
 

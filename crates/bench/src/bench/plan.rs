@@ -44,7 +44,7 @@ const BESIDE_BYTES: u64 = 128 << 20;
 /// Sections that are measured on the same subjects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Set {
-    /// Those of the user.
+    /// Subjects that the user has chosen, or the usual ones.
     Usual,
     /// Images and directories on the disk.
     Durable,

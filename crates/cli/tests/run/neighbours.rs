@@ -296,7 +296,7 @@ fn the_kernel_finds_nothing_behind_a_working_directory_or_a_descriptor_of_the_mo
 fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     let directory = scratch();
     let image = image_in(directory.path());
-    // These names on the host, where the shell was started.
+    // The host has the names of the image, too, in the directory where the shell was started.
     let host = directory.path().join("host");
     fs::create_dir_all(host.join("precious")).unwrap();
     fs::write(host.join("precious/file"), "precious").unwrap();

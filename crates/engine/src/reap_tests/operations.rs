@@ -28,7 +28,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         made(thread, thread.create(tree.full, b"new", &new))
     }),
     ("create-and-remove", |thread, tree| {
-        // These lines, number and cachelet serve two lives.
+        // The second file gets the lines, the number and the cachelet of the first one.
         for _ in 0..2 {
             made(thread, thread.create(tree.full, b"new", &new(FileKind::Symlink)))?;
             thread.unlink(tree.full, b"new", |_| Ok(()))?;

@@ -93,7 +93,7 @@ pub struct Details {
 }
 
 impl Details {
-    /// Those of a call without an entry.
+    /// Details of a call without an entry: the kernel performs it.
     pub const OF_THE_KERNEL: Details = Details {
         on_failure: OnFailure::Kernel,
         class: CallClass::Other,

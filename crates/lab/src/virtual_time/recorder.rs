@@ -26,8 +26,8 @@ pub struct Recorded {
 pub enum Before {
     /// A mount: the caches are empty.
     Mount,
-    /// Those calls again. The last-level cache has all lines, if those of all calls fit there, else
-    /// none.
+    /// The recorded calls themselves. The last-level cache has all lines, if those of all calls fit
+    /// there, else none.
     Same,
     /// Similar calls with more content than fits into the last-level cache, which has all lines
     /// but the image's.

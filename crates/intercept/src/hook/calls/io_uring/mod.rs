@@ -141,7 +141,7 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
         fd_numbers::unmark(fd);
         return refused(Errno(libc::EMFILE));
     };
-    // These are of a ring that had the number before.
+    // Files that are registered for this number belong to a ring that had it before.
     if let Ok(inside) = call.begin() {
         ring_files::release_all(&inside.session, fd);
     }
