@@ -4,6 +4,9 @@
 //! Invariants
 //! - At most one cachelet stands for an inode: the one that its nv pointer names in this epoch
 //!   (paper III.D). A thread that makes one publishes it by CAS there.
+//! - A name can lead to a cachelet of an earlier life: that of an evicted file with two names. The
+//!   next life may be of that inode again, and may never be published. So a cachelet is filled with
+//!   [`FLAG_EVICTED`] set, and the first thread that finds it published clears the flag.
 //! - A cachelet is freed only after its state word became dead, by CAS from "no references"; a
 //!   thread that finds a dead one starts again from the inode.
 //! - A cachelet's content is on the image, except where `dirty` shows otherwise (links and times
@@ -45,7 +48,27 @@ impl<M: Memory> Fs<M> {
                 pointer as u32
             }
         };
-        Ok(self.is_cachelet_of(index, number)?.then_some(index))
+        if index == 0 {
+            return Ok(None);
+        }
+        let cachelet = self.dram.cachelet(index)?;
+        let is_it = cachelet.number.load(Acquire) == number && self.is_ready_when_published(cachelet);
+        Ok(is_it.then_some(index))
+    }
+
+    /// Whether a cachelet that an nv pointer names stands for its inode. If the thread that
+    /// published it has not come to say so, this one does. Pinned since before it read the pointer.
+    fn is_ready_when_published(&self, cachelet: &Cachelet) -> bool {
+        let mut word = cachelet.references.load(Acquire);
+        if References::from_word(word).is_unpublished() {
+            let ready = word & !References::flag(FLAG_EVICTED);
+            // It fails if another thread has done so; by now the file may even be evicted.
+            word = match cachelet.references.compare_exchange(word, ready, AcqRel, Acquire) {
+                Ok(_) => ready,
+                Err(now) => now,
+            };
+        }
+        word & References::flag(FLAG_EVICTED) == 0
     }
 
     /// Without the inode quick path: the cachelet named by the nv pointer of the inode with this
@@ -75,8 +98,9 @@ impl<M: Memory> Fs<M> {
             return Ok(false);
         }
         let cachelet = self.dram.cachelet(index)?;
-        let evicted = cachelet.references.load(Acquire) & References::flag(FLAG_EVICTED) != 0;
-        Ok(cachelet.number.load(Acquire) == number && !evicted)
+        // In this order: the state is set before the number, and this life does not end meanwhile.
+        let has_number = cachelet.number.load(Acquire) == number;
+        Ok(has_number && cachelet.references.load(Acquire) & References::flag(FLAG_EVICTED) == 0)
     }
 
     /// The word of an nv pointer.
@@ -135,9 +159,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.accessed_ns.store(accessed as i64, Relaxed);
         let is_directory = property.kind() == Some(FileKind::Directory);
         let links = if is_directory { property.links.min(DIRECTORY_LINKS) } else { property.links };
-        let references = References { references: 0, links, flags: FLAG_READABLE };
+        let references = References { references: 0, links, flags: FLAG_READABLE | FLAG_EVICTED };
         cachelet.references.store(references.word(), Relaxed);
+        step();
         cachelet.number.store(number, Release);
+        step();
+        // No step in between: if the thread dies exactly here, the cachelet is lost until detach.
+        // With the record, a reaper would free what others may have used and freed meanwhile.
+        self.slot.in_flight.cachelet.store(0, Release);
         let published = match self.fs.untouched {
             true => {
                 let pointer = self.fs.dram.inode_links(number)?;
@@ -145,13 +174,18 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             false => self.fs.pm.exchange_volatile(&inode.nv_pointer, before, self.fs.nv_pointer(index)),
         };
-        step();
         if published {
-            self.slot.in_flight.cachelet.store(0, Release);
+            step();
+            self.fs.is_ready_when_published(cachelet);
             self.count_event(Event::FileLoaded);
             return Ok(Some(index));
         }
-        self.allocator().free_cachelet(index)?;
+        self.slot.in_flight.cachelet.store(index, Release);
+        step();
+        // It has had a number, so pinned threads may be looking at it.
+        self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
+        step();
+        self.slot.in_flight.cachelet.store(0, Release);
         Ok(None)
     }
 
@@ -568,11 +602,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         for index in 1..end as u32 {
             let _pin = self.pin();
             let cachelet = self.fs.dram.cachelet(index)?;
-            let dead = References::from_word(cachelet.references.load(Acquire)).flags & FLAG_DEAD != 0;
-            if cachelet.number.load(Acquire) != 0 && !dead {
-                flushed = flushed.and(self.write_back(cachelet)?);
+            let number = cachelet.number.load(Acquire);
+            let gone = References::flag(FLAG_DEAD | FLAG_EVICTED);
+            if number == 0 || cachelet.references.load(Acquire) & gone != 0 {
+                continue;
             }
-            if !dead && self.files().has_stores(cachelet) {
+            flushed = flushed.and(self.write_back(cachelet)?);
+            if self.files().has_stores(cachelet) {
                 let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
                 // The file may have been removed meanwhile.
                 if self.files().has_stores(cachelet) {

@@ -109,7 +109,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
 
     fn is_unused(self, directory: &Cachelet) -> bool {
         let state = References::from_word(directory.references.load(Acquire));
-        !state.is_used() && state.flags & FLAG_DEAD == 0
+        !state.is_used() && state.flags & (FLAG_DEAD | FLAG_EVICTED) == 0
     }
 
     fn evict_maintained(self, directory: &'f Cachelet) -> Result<bool> {

@@ -1,8 +1,9 @@
 //! Cachelets (paper III.B): the fields of a file that most calls read, in two cache lines.
 //!
 //! Invariants
-//! - A cachelet stands for one inode in one generation from the store of `number` to its recycling;
-//!   the inode's nv pointer leads to it.
+//! - A cachelet has the number of one inode in one generation from the store of `number` to its
+//!   recycling, which follows a grace period. It stands for the inode while the inode's nv pointer
+//!   leads to it and it lacks [`FLAG_EVICTED`].
 //! - `references` counts users (open files, walks, lookups of a kernel). It shares one word with
 //!   links and flags, so that the release of the last reference sees all three.
 //! - Five words mean one thing for files, another for directories, and a third for free cachelets.
@@ -39,7 +40,8 @@ pub const FLAG_DEAD: u8 = 8;
 /// file that lost its last.
 pub const FLAG_UNNAMED: u8 = 16;
 
-/// Flag of the state word, with [`FLAG_DEAD`]: only the cachelet was freed, the file still exists.
+/// Flag of the state word: the cachelet does not stand for its inode. With [`FLAG_DEAD`] it was
+/// freed, and the file still exists; alone, a thread has filled it and has not published it yet.
 pub const FLAG_EVICTED: u8 = 32;
 
 /// Flag of the state word: the tables of the layer above hold the file (open files, working
@@ -80,6 +82,12 @@ impl References {
     #[inline]
     pub fn from_word(word: u64) -> References {
         References { references: word as u32, links: (word >> 32) as u32 & 0xff_ffff, flags: (word >> 56) as u8 }
+    }
+
+    /// Whether the cachelet was filled from an inode and is not known to be published.
+    #[inline]
+    pub const fn is_unpublished(self) -> bool {
+        self.flags & (FLAG_DEAD | FLAG_EVICTED) == FLAG_EVICTED
     }
 
     /// Whether the file is referenced by anything except its names.

@@ -25,8 +25,8 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         let (number, cachelet) = (hand.number.load(Relaxed), hand.cachelet.load(Relaxed));
         if number != 0 {
             self.roll_back_inode(number, cachelet)?;
-        } else if cachelet != 0 && !self.allocator().is_listed(cachelet)? && !self.is_cachelet_of_inode(cachelet)? {
-            self.allocator().list_cachelet(cachelet)?;
+        } else if cachelet != 0 && !self.allocator().is_listed(cachelet)? {
+            self.roll_back_unpublished(cachelet)?;
         }
         self.clear_in_flight();
         self.own_linked_page()
@@ -93,14 +93,15 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         Ok(())
     }
 
-    /// Whether a cachelet stands for an inode.
-    fn is_cachelet_of_inode(self, index: u32) -> Result<bool> {
-        let cachelet = self.fs.dram.cachelet(index)?;
-        let number = cachelet.number.load(Acquire);
-        if number == 0 {
-            return Ok(false);
+    /// Frees a cachelet that no inode leads to. If it has a number, pinned threads may look at it.
+    fn roll_back_unpublished(self, index: u32) -> Result<()> {
+        if self.fs.dram.cachelet(index)?.number.load(Acquire) == 0 {
+            return self.allocator().list_cachelet(index);
         }
-        Ok(self.fs.inode(number)?.nv_pointer.load_acquire() == self.fs.nv_pointer(index))
+        if !self.recycler().is_queued(RetiredKind::Cachelet, index as u64) {
+            self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
+        }
+        Ok(())
     }
 
     /// Reclaims the object that was being removed, evicted, or released, if that is due and no

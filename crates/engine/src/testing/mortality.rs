@@ -45,6 +45,14 @@ pub(crate) fn dead() -> bool {
     DEAD.get()
 }
 
+/// Runs `work` without counting its steps.
+pub(crate) fn unharmed<R>(work: impl FnOnce() -> R) -> R {
+    let left = LEFT.replace(0);
+    let result = work();
+    LEFT.set(left);
+    result
+}
+
 /// Runs `work` and dies at its step number `step`, counted from zero; returns whether that step
 /// was reached. A dead thread cannot be used again.
 pub(crate) fn dies_at(step: u64, work: impl FnOnce()) -> bool {

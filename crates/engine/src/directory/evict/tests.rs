@@ -5,10 +5,12 @@ use crate::error::Error;
 use crate::format::FileKind;
 use crate::fs::Node;
 use crate::mindex::check_names;
-use crate::reap_tests::{MortalThread, everlasting, make};
+use crate::reap_tests::{ImageKind, MortalThread, World, check_cachelets, everlasting, leave_clean, made, make};
 use crate::testing::mortality::{at_next_step, at_step};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// Evicts a directory, whether or not it has a second chance.
 fn evict(thread: &MortalThread<'_>, directory: Node) {
@@ -20,6 +22,126 @@ fn node(thread: &MortalThread<'_>, directory: Node, name: &[u8]) -> Node {
     let node = thread.lookup(directory, name).expect("is there");
     thread.release(node, 1);
     node
+}
+
+/// Makes a file with one name in each of two directories.
+fn make_twice_named(thread: &MortalThread<'_>, root: Node) -> Node {
+    let (one, two) = (make(thread, root, b"one", FileKind::Directory), make(thread, root, b"two", FileKind::Directory));
+    let file = make(thread, one, b"file", FileKind::Regular);
+    thread.link(file, two, b"file").expect("links");
+    [one, two, file].into_iter().for_each(|made| thread.release(made, 1));
+    file
+}
+
+/// Evicts a file that has names in `one` and `two`, with its name in `one`. Its name in `two` then
+/// leads to a free cachelet, which is the next one that `thread` takes.
+fn leave_stale_name(thread: &MortalThread<'_>, root: Node) {
+    let (one, two) = (node(thread, root, b"one"), node(thread, root, b"two"));
+    let file = node(thread, one, b"file");
+    assert_eq!(node(thread, two, b"file"), file);
+    evict(thread, one);
+    thread.recycler().drain().expect("drains");
+    assert_eq!(thread.allocator().next_cachelet(), Some(file.cachelet));
+}
+
+/// The file named `file` in a directory of the root, with a reference.
+fn file_in(thread: &MortalThread<'_>, root: Node, directory: &[u8]) -> Node {
+    let directory = node(thread, root, directory);
+    thread.lookup(directory, b"file").expect("is there")
+}
+
+/// One thread loads a file by one name. At each step another one finds it by the name that leads to
+/// the cachelet of the file's last life. `evicts`: a third one tries to evict that cachelet then.
+fn load_beside_stale_name(evicts: bool) {
+    let (world, thread) = everlasting();
+    let root = thread.root().expect("a root");
+    let number = make_twice_named(thread, root).number;
+    let (mut loads, steps) = (0, Rc::new(Cell::new(0)));
+    for step in 0.. {
+        leave_stale_name(thread, root);
+        let (reached, meanwhile) = (steps.clone(), Rc::new(Cell::new(None)));
+        let seen = meanwhile.clone();
+        at_step(step, move || {
+            reached.set(step + 1);
+            // A thread that holds a lock continues first.
+            if thread.slot.held.iter().any(|record| record.load(Relaxed) != 0) {
+                return;
+            }
+            let other = world.fs().enter().expect("enters");
+            if evicts {
+                let loading = thread.slot.in_flight.cachelet.load(Relaxed);
+                other.maintenance().evict_cachelet(loading, number).expect("no damage");
+            }
+            let by_name = file_in(&other, root, b"two");
+            let by_number = other.node(number, None).expect("is there");
+            assert_eq!(by_name, by_number, "at step {step} the file has two cachelets");
+            other.release(by_number, 1);
+            seen.set(Some(by_name));
+        });
+        let found = file_in(thread, root, b"one");
+        at_next_step(|| {});
+        if let Some(meanwhile) = meanwhile.take() {
+            assert_eq!(found, meanwhile, "at step {step} the file gets two cachelets");
+            thread.release(meanwhile, 1);
+            loads += 1;
+        }
+        thread.release(found, 1);
+        thread.recycler().drain().expect("drains");
+        if steps.get() == step {
+            break;
+        }
+    }
+    std::eprintln!("{loads} loads at {} steps", steps.get());
+    assert!(loads > 0);
+    thread.release(root, 1);
+    check_cachelets(world.fs());
+}
+
+#[test]
+fn a_name_that_led_to_the_cachelet_of_an_evicted_file_leads_to_the_one_that_is_published() {
+    load_beside_stale_name(false);
+}
+
+#[test]
+fn a_cachelet_that_is_not_published_is_not_evicted() {
+    load_beside_stale_name(true);
+}
+
+#[test]
+fn a_file_stays_usable_if_a_thread_dies_that_loads_it_into_the_cachelet_of_its_last_life() {
+    for step in 0.. {
+        let mut world = World::new(ImageKind::Roomy);
+        {
+            let thread = world.fs().enter().expect("enters");
+            let root = thread.root().expect("a root");
+            make_twice_named(&thread, root);
+            let died = world.dies(step, |mortal| {
+                // What comes first is the subject of other tests: it takes no steps.
+                crate::testing::mortality::unharmed(|| leave_stale_name(mortal, root));
+                let one = mortal.lookup(root, b"one").expect("is there");
+                mortal.record_reference(one);
+                made(mortal, mortal.lookup(one, b"file")).expect("is there");
+                mortal.release_recorded(one);
+            });
+            let found = file_in(&thread, root, b"two");
+            world.fs().reap_dead_threads().expect("reaps");
+            for directory in [&b"one"[..], b"two"] {
+                let again = file_in(&thread, root, directory);
+                assert_eq!(again, found, "after a death at step {step}");
+                thread.release(again, 1);
+            }
+            thread.files().append(found, b"more").expect("writes");
+            thread.release(found, 1);
+            thread.release(root, 1);
+            thread.recycler().drain().expect("drains");
+            if !died {
+                assert!(step > 10, "{step} steps");
+                break;
+            }
+        }
+        check_cachelets(world.fs());
+        leave_clean(&mut world);
+    }
 }
 
 #[test]
