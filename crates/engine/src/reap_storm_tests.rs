@@ -70,7 +70,7 @@ fn within<R>(
 fn one(thread: &MortalThread<'_>, root: Node, random: &mut Random) -> Result<()> {
     let (from_way, to_way, from, to) = (random.way(), random.way(), random.name(), random.name());
     let (from, to) = (from.as_bytes(), to.as_bytes());
-    let choice = random.below(17);
+    let choice = random.below(18);
     within(thread, root, from_way.as_deref(), |directory| match choice {
         0 => made(thread, thread.create(directory, from, &new(FileKind::Regular))),
         1 => made(thread, thread.create(directory, from, &new(FileKind::Symlink))),
@@ -84,6 +84,7 @@ fn one(thread: &MortalThread<'_>, root: Node, random: &mut Random) -> Result<()>
         }),
         9 => on_file(thread, directory, from, |node| change(thread, node, random)),
         16 => thread.maintenance().evict_some().map(drop),
+        17 => thread.maintenance().evict_files(),
         _ => {
             let flags = match choice {
                 10 | 11 => RenameFlags { exchange: true, ..RenameFlags::default() },

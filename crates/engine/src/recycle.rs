@@ -250,7 +250,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     }
 
     /// [`Recycler::drain`], but leaves what a pinned thread that makes no progress may still see.
-    fn drain_for_space(self) -> Result<usize> {
+    pub(crate) fn drain_for_space(self) -> Result<usize> {
         let mut done = 0;
         let mut end = self.slot.retired_end.load(Relaxed);
         // Records that a stopped thread keeps from being freed return to the end of the queue.

@@ -477,6 +477,56 @@ fn a_small_dram_region_evicts_directories_and_loses_nothing() {
 }
 
 #[test]
+fn a_directory_in_use_may_have_more_files_than_fit_into_memory() {
+    const FILES: u32 = 4000;
+    let image = Image::new(256 * MIB);
+    let options = engine::AttachOptions { cached_files_max: 1024, ..Default::default() };
+    let attached = image.attach_with(pmem::Direct, options, 1).unwrap();
+    let permissions = |file| 0o400 | (file % 0o200);
+    let check = |thread: &engine::Thread<'_>, root, file| {
+        let name = format!("f{file}");
+        let found = thread.lookup(root, name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        assert_eq!(thread.stat(found).unwrap().mode & 0o7777, permissions(file), "{name}");
+        thread.release(found, 1);
+    };
+    {
+        let thread = attached.enter();
+        let root = thread.root().unwrap();
+        // Other threads keep cachelets ready for themselves.
+        let others: Vec<_> = (0..8).map(|_| attached.enter()).collect();
+        for (index, other) in others.iter().enumerate() {
+            touch(other, root, &format!("other {index}"));
+        }
+        for file in 0..FILES {
+            touch(&thread, root, &format!("f{file}"));
+            let node = thread.lookup(root, format!("f{file}").as_bytes()).unwrap();
+            let changes = engine::Changes { permissions: Some(permissions(file)), ..Default::default() };
+            thread.change(node, |_| Ok(changes)).unwrap();
+            thread.release(node, 1);
+        }
+        let open = thread.lookup(root, b"f7").unwrap();
+        std::thread::scope(|scope| {
+            for worker in 0..2 {
+                let (attached, check) = (&attached, &check);
+                scope.spawn(move || {
+                    let thread = attached.enter();
+                    (0..FILES).for_each(|file| check(&thread, root, (file * 7 + worker * 1500) % FILES));
+                });
+            }
+        });
+        assert_eq!(thread.lookup(root, b"f7").unwrap(), open, "an open file stays");
+        thread.release(open, 2);
+        thread.release(root, 1);
+    }
+    attached.detach();
+    let attached = image.attach();
+    let thread = attached.enter();
+    let root = thread.root().unwrap();
+    (0..FILES).for_each(|file| check(&thread, root, file));
+    thread.release(root, 1);
+}
+
+#[test]
 fn a_directory_keeps_the_time_that_was_set_even_if_the_clock_goes_back_and_the_machine_crashes() {
     let image = Image::new(16 * MIB);
     let attached = image.attach();

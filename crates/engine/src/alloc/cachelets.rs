@@ -183,7 +183,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
     }
 
     /// Takes a batch of the shared list. Returns whether there was one. The shard's list is empty.
-    fn take_batch(self) -> Result<bool> {
+    pub(crate) fn take_batch(self) -> Result<bool> {
         let shared = FreeList(&self.fs.header()?.cachelets_free);
         // No step in between: see `FreeList`.
         let Some(first) = shared.pop(|index| Ok(self.fs.dram.cachelet(index)?.as_free().next_batch()))? else {

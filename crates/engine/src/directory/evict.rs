@@ -1,7 +1,8 @@
 //! Eviction from the mindex (paper III.G): when the DRAM region is full, unreferenced directories
 //! leave it, first in first out, with a second chance for those used since the last pass. The queue
 //! is the order of cachelets, visited by a clock hand. There is no list to maintain, so calls pay
-//! nothing for it.
+//! nothing for it. If all directories are in use and cachelets are short, single files without
+//! references leave; their names stay.
 //!
 //! Invariants
 //! - A directory is evicted only while no other thread references it, and after all threads that
@@ -33,6 +34,9 @@ const EVICTION_WAIT_MS: u32 = 2;
 /// Maximum number of directories that one call evicts.
 const DIRECTORIES_PER_CALL: usize = 8;
 
+/// Maximum number of single files that one call evicts: their records fit into the queue.
+const FILES_PER_CALL: usize = 32;
+
 /// Totals of a directory's log.
 #[derive(Default)]
 pub(super) struct Logged {
@@ -45,7 +49,8 @@ pub(super) struct Logged {
 }
 
 impl<'f, M: Memory> Maintenance<'_, 'f, M> {
-    /// Evicts some directories. Returns whether any was evicted. Not pinned.
+    /// Evicts some directories, or else files. Returns whether an operation that found the DRAM
+    /// region full is worth a retry. Not pinned.
     pub(crate) fn evict_some(self) -> Result<bool> {
         // No directory can leave while a stopped thread may rely on its names.
         if self.is_epoch_stalled()? {
@@ -55,20 +60,52 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         // A stopped evictor makes the call fail for want of memory, not wait.
         let evicting = self.lock_with(Patience::Long, &header.evict_lock, &header.rare_waiters)?;
         let Some(_evicting) = evicting else { return Ok(false) };
+        // Two rounds: the first may only clear second chances.
+        let evicted = self.go_round(2, DIRECTORIES_PER_CALL, |index| self.evict_directory(index))?;
+        self.recycler().recycle(2 * RETIRED_MAX)?;
+        if evicted != 0 { Ok(true) } else { self.refill_cachelets() }
+    }
+
+    /// Moves the clock hand until `evict` has evicted `max` cachelets, or `rounds` times round.
+    /// Returns how many were evicted.
+    fn go_round(self, rounds: u64, max: usize, evict: impl Fn(u32) -> Result<bool>) -> Result<usize> {
+        let header = self.fs.header()?;
         let end = header.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max) as u32;
         let mut evicted = 0;
         let mut cursor = header.evict_head.load(Relaxed);
-        // Two rounds: the first may only clear second chances.
-        for _ in 0..2 * end as u64 {
+        for _ in 0..rounds * end as u64 {
             cursor = if cursor + 1 >= end { 1 } else { cursor + 1 };
-            evicted += usize::from(self.evict_directory(cursor)?);
-            if evicted == DIRECTORIES_PER_CALL {
+            evicted += usize::from(evict(cursor)?);
+            if evicted == max {
                 break;
             }
         }
         header.evict_head.store(cursor, Relaxed);
-        self.recycler().recycle(2 * RETIRED_MAX)?;
-        Ok(evicted != 0)
+        Ok(evicted)
+    }
+
+    /// Gets free cachelets for this thread if it has none, by evicting files if need be. Returns
+    /// whether it got any. Not pinned.
+    fn refill_cachelets(self) -> Result<bool> {
+        if self.allocator().next_cachelet().is_some() {
+            return Ok(false);
+        }
+        if self.allocator().take_batch()? {
+            return Ok(true);
+        }
+        self.evict_files()?;
+        Ok(self.allocator().next_cachelet().is_some())
+    }
+
+    /// Evicts single files, and frees what this thread has evicted or removed. What the slots of
+    /// other threads keep free is out of reach: their lists have no lock. Not pinned.
+    pub(crate) fn evict_files(self) -> Result<()> {
+        self.recycler().make_room()?;
+        self.go_round(1, FILES_PER_CALL, |index| {
+            let number = self.fs.dram.cachelet(index)?.number.load(Acquire);
+            if number == 0 { Ok(false) } else { self.evict_cachelet(index, number) }
+        })?;
+        self.recycler().drain_for_space().map(drop)
     }
 
     /// Evicts one directory if it is eligible. Returns whether it was evicted.
@@ -257,29 +294,32 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         Ok(found)
     }
 
-    /// Frees a file's cachelet if it is unused.
-    fn evict_cachelet(self, index: u32, number: u64) -> Result<()> {
+    /// Frees a file's cachelet if it is unused. Returns whether it was.
+    fn evict_cachelet(self, index: u32, number: u64) -> Result<bool> {
         let _pin = self.pin();
         let cachelet = self.fs.dram.cachelet(index)?;
-        if cachelet.number.load(Acquire) != number || !self.is_unused(cachelet) {
-            return Ok(());
+        // Nor does it wait for a thread that has the file locked.
+        let is_it = cachelet.number.load(Acquire) == number;
+        if !is_it || !self.is_unused(cachelet) || cachelet.lock.load(Relaxed) != 0 {
+            return Ok(false);
         }
         let flushed = self.write_back(cachelet)?;
         self.fs.pm.fence(flushed);
-        let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return Ok(()) };
+        let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return Ok(false) };
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
         let changed = cachelet.dirty.load(Acquire) & DIRTY != 0;
         let indexed = cachelet.as_directory().state().load(Acquire) & 0xff != DirectoryState::Absent as u32;
         let leaving = state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0;
         if state.is_used() || leaving || changed || indexed {
-            return Ok(());
+            return Ok(false);
         }
         let references = References::reclaimed_by(self.ticket());
         let dead = References { references, flags: state.flags | FLAG_DEAD | FLAG_EVICTED, ..state }.word();
         self.slot.intent.victim.store(index, Relaxed);
         step();
-        if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
+        let evicted = cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok();
+        if evicted {
             step();
             self.clear_pointer(cachelet, index)?;
             step();
@@ -287,7 +327,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
             self.count_event(Event::Evicted);
         }
         self.slot.intent.victim.store(0, Release);
-        Ok(())
+        Ok(evicted)
     }
 }
 

@@ -196,6 +196,11 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         thread.stat_name(tree.root, b"cold")?;
         thread.maintenance().evict_some().map(drop)
     }),
+    ("evict-files", |thread, tree| {
+        thread.stat_name(tree.full, b"x")?;
+        thread.maintenance().evict_files()?;
+        thread.stat_name(tree.full, b"x").map(drop)
+    }),
     ("index-and-evict", |thread, tree| {
         let cold = thread.lookup(tree.root, b"cold")?;
         thread.record_reference(cold);
