@@ -152,13 +152,6 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.name_paths();
     }
 
-    /// Discards the state of free inodes to which no name refers.
-    fn forget_freed(&mut self) {
-        for state in self.inodes.iter_mut().filter(|state| state.flags & ENDED != 0 && state.names == 0) {
-            *state = InodeState::default();
-        }
-    }
-
     /// Reports a finding.
     pub fn report(
         &mut self,

@@ -451,6 +451,28 @@ fn a_repair_leaves_an_image_whose_maps_are_built_again() {
 }
 
 #[test]
+fn a_wrong_map_of_inodes_takes_nothing_from_what_has_names() {
+    for (dropped, path) in
+        [true, false].into_iter().flat_map(|dropped| ["", "docs", "body"].map(|path| (dropped, path)))
+    {
+        let image = sample();
+        let damaged = DamagedImage::new(&image);
+        let before = damaged.check().counts;
+        damaged.mark_inode(if path.is_empty() { ROOT_INODE } else { damaged.find(path).number }, false);
+        if dropped {
+            (0..8).for_each(|word| damaged.set(support::SNAPSHOT + word * 8, 0));
+        }
+        let kind = if dropped { FindingKind::SnapshotDropped } else { FindingKind::SnapshotChecksum };
+        expect_kinds(&damaged.check(), &[kind]);
+        let repaired = repair_all(&damaged);
+        assert!(repaired.after.is_sound(), "{path:?}, dropped: {dropped}\n{}", repaired.after);
+        assert_eq!(repaired.after.counts.names, before.names, "{path:?}, dropped: {dropped}");
+        assert_eq!(repaired.after.counts.inodes, before.inodes, "{path:?}, dropped: {dropped}");
+        damaged.find("docs/file-01");
+    }
+}
+
+#[test]
 fn what_a_repair_has_not_come_to_survives_a_mount_between() {
     // The files with damaged names and maps survive for the next repair, although the image was
     // attached and written meanwhile.

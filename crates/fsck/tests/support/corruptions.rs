@@ -395,6 +395,10 @@ pub const CORRUPTIONS: &[Corruption] = &[
         p.mark_inode(p.find("small").number, false);
         p.change_snapshot(|figures| figures.inodes_used -= 1);
     }),
+    corruption(&[InodeNotMarked], "a directory in use is marked free", |p| {
+        p.mark_inode(p.find("docs").number, false);
+        p.change_snapshot(|figures| figures.inodes_used -= 1);
+    }),
     corruption(&[InodeLeaked], "a free inode is marked as in use", |p| {
         p.mark_inode(FREE_INODE, true);
         p.change_snapshot(|figures| figures.inodes_used += 1);
