@@ -112,9 +112,9 @@ impl<M: Memory> Checker<'_, M> {
         InodeState { links: property.links, generation, kind: kind as u8, flags, ..InodeState::default() }
     }
 
-    /// Discards the state of free inodes, and checks that nothing is left in them. What a name leads
-    /// to is in use whatever the inode map says: after a repair, or a detach without room for the
-    /// other maps, no checksum covers it.
+    /// Discards the state of free inodes, and checks that nothing is left in them. An inode with a
+    /// name is in use whatever the inode map says: after a repair, or a detach without room for the
+    /// other maps, no checksum covers that map.
     pub fn forget_freed(&mut self) {
         for place in 0..self.inodes.len() {
             let state = self.inodes[place];

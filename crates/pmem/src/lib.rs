@@ -84,6 +84,8 @@ mod dax;
 #[cfg(feature = "std")]
 mod delay;
 #[cfg(feature = "std")]
+mod guarded;
+#[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
 mod recorder;

@@ -15,6 +15,7 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
 use crate::backing::{Backing, Medium};
 use crate::dax::{self, attributes_of_device};
+use crate::guarded::{Addresses, map_guarded};
 use crate::loss::Loss;
 use crate::memory::Memory;
 use crate::region::Region;
@@ -22,7 +23,7 @@ use crate::truncation::GuardSlot;
 
 /// The unit of mapping.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Mappings of at least this length begin at a multiple of it, so that huge pages fit.
+/// The unit of huge pages.
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// 64 TiB: half of a process's address space. Several images and the rest of the process still fit.
 pub(crate) const LENGTH_BYTES_MAX: u64 = 1 << 46;
@@ -208,6 +209,7 @@ pub struct Mapping {
     backing: Backing,
     file: Option<File>,
     guarded: Option<GuardSlot>,
+    _addresses: Addresses,
 }
 
 // SAFETY: the mapping is not tied to a thread; its bytes are accessible only by raw address or
@@ -317,22 +319,19 @@ impl Mapping {
         }
         let length = length.max(1).next_multiple_of(PAGE_BYTES);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping whose address is only a hint: it replaces no existing mapping.
-        let mapped = unsafe {
-            rustix::mm::mmap_anonymous(
-                hint(length),
-                length as usize,
-                protection,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-            )
-        };
+        let mapped = map_guarded(length, |at, place| {
+            let flags = MapFlags::SHARED | MapFlags::NORESERVE | place;
+            // SAFETY: `map_guarded` gives addresses that nothing else uses, or leaves the choice to
+            // the kernel.
+            unsafe { rustix::mm::mmap_anonymous(at, length as usize, protection, flags) }
+        });
         let mapped = match mapped {
             // With vm.overcommit_memory=2 all of it counts, used or not; of a file, what is used.
             Err(Errno::NOMEM) => map_memory_file(length),
             mapped => mapped,
         };
-        let address = mapped.map_err(|errno| MapError::Mmap { path: None, length, source: errno.into() })?;
-        Ok(Mapping::new(address, (length, length), Access::ReadWrite, Backing::Anonymous, None))
+        let mapped = mapped.map_err(|errno| MapError::Mmap { path: None, length, source: errno.into() })?;
+        Ok(Mapping::new(mapped, (length, length), Access::ReadWrite, Backing::Anonymous, None))
     }
 
     fn of_regular_file(
@@ -344,26 +343,21 @@ impl Mapping {
         if length.max(reach) > LENGTH_BYTES_MAX {
             return Err(MapError::TooLarge { path: Some(path.to_owned()), length });
         }
-        let mapped = length / PAGE_BYTES * PAGE_BYTES;
-        if mapped == 0 {
+        let mapped_bytes = length / PAGE_BYTES * PAGE_BYTES;
+        if mapped_bytes == 0 {
             return Err(MapError::Empty { path: path.to_owned(), length });
         }
-        let reach = mapped.max(reach.next_multiple_of(PAGE_BYTES));
-        let (address, backing) = match map_file(&file, reach, access, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-            Ok(address) => (address, Backing::Dax { medium: dax::medium_of_file(&file) }),
-            // The file system does not support DAX, or the kernel does not know `MAP_SYNC`: the
-            // page cache is used.
-            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                let address = map_file(&file, reach, access, MapFlags::SHARED)
-                    .map_err(|errno| mmap_error(path, access, reach, errno))?;
-                (address, Backing::of_file(&file))
-            }
-            Err(errno) => return Err(mmap_error(path, access, reach, errno)),
+        let reach = mapped_bytes.max(reach.next_multiple_of(PAGE_BYTES));
+        let refused = |errno| mmap_error(path, access, reach, errno);
+        let (backing, flags) = match is_dax(&file, access).map_err(refused)? {
+            true => (Backing::Dax { medium: dax::medium_of_file(&file) }, SYNCHRONOUS),
+            false => (Backing::of_file(&file), MapFlags::SHARED),
         };
+        let mapped = map_file(&file, reach, access, flags).map_err(refused)?;
         if let Backing::Dax { .. } = backing {
             dax::expect_listed_errors(&file);
         }
-        Ok(Mapping::new(address, (mapped, reach), access, backing, Some(file)))
+        Ok(Mapping::new(mapped, (mapped_bytes, reach), access, backing, Some(file)))
     }
 
     fn of_dax_device(file: File, path: &Path, access: Access, attributes: &Path) -> Result<Mapping, MapError> {
@@ -374,11 +368,12 @@ impl Mapping {
             .map_err(|errno| mmap_error(path, access, length, errno))?;
         let backing = Backing::DaxDevice { medium: Medium::of_device(attributes) };
         dax::expect_listed_errors(&file);
-        Ok(Mapping::new(address, (length, length), access, backing, Some(file)))
+        let mapped = (address, Addresses::of(address, length));
+        Ok(Mapping::new(mapped, (length, length), access, backing, Some(file)))
     }
 
     fn new(
-        address: *mut c_void,
+        (address, addresses): (*mut c_void, Addresses),
         (length, reach): (u64, u64),
         access: Access,
         backing: Backing,
@@ -390,7 +385,7 @@ impl Mapping {
         let _ =
             unsafe { rustix::mm::madvise(address.as_ptr().cast(), reach as usize, rustix::mm::Advice::LinuxDontDump) };
         let guarded = file.is_some().then(|| GuardSlot::claim(address.as_ptr() as usize, reach as usize));
-        Mapping { address, length, reach, access, backing, file, guarded }
+        Mapping { address, length, reach, access, backing, file, guarded, _addresses: addresses }
     }
 
     /// Length of the mapping in bytes.
@@ -552,9 +547,7 @@ impl Drop for Mapping {
         if let Some(guarded) = &self.guarded {
             guarded.release();
         }
-        // SAFETY: regions over the mapping hold an `Arc` of it, so none is left; the range is
-        // exactly the mapped one. After a failure the memory stays mapped, which is harmless.
-        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.reach as usize) };
+        // Regions over the mapping hold an `Arc` of it, so none is left when its addresses go.
     }
 }
 
@@ -614,47 +607,46 @@ fn file_type_name(kind: std::fs::FileType) -> &'static str {
     }
 }
 
-fn map_file(file: &File, length: u64, access: Access, flags: MapFlags) -> Result<*mut c_void, Errno> {
-    map_file_at(hint(length), file, length, access, flags)
+/// Flags of a mapping of a DAX file: a fence makes stores durable.
+const SYNCHRONOUS: MapFlags = MapFlags::SHARED_VALIDATE.union(MapFlags::SYNC);
+
+/// Whether mappings of a file are synchronous: one of a page is made, and goes. No mapping is tried
+/// at reserved addresses, because one that fails may leave a gap there.
+fn is_dax(file: &File, access: Access) -> Result<bool, Errno> {
+    match map_file_at(ptr::null_mut(), file, PAGE_BYTES, access, SYNCHRONOUS) {
+        Ok(page) => {
+            drop(Addresses::of(page, PAGE_BYTES));
+            Ok(true)
+        }
+        // The file system does not support DAX, or the kernel does not know `MAP_SYNC`: the page
+        // cache is used.
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
+fn map_file(file: &File, length: u64, access: Access, flags: MapFlags) -> Result<(*mut c_void, Addresses), Errno> {
+    map_guarded(length, |at, place| map_file_at(at, file, length, access, flags | place))
+}
+
+/// Maps a file at a free address, or where `at` is not null and `flags` say so.
 fn map_file_at(
-    hint: *mut c_void,
+    at: *mut c_void,
     file: &File,
     length: u64,
     access: Access,
     flags: MapFlags,
 ) -> Result<*mut c_void, Errno> {
-    // SAFETY: a new mapping whose address is only a hint: it replaces no existing mapping.
-    unsafe { rustix::mm::mmap(hint, length as usize, access.protection(), flags, file, 0) }
+    // SAFETY: the kernel chooses the address, or `map_guarded` gives addresses that nothing else
+    // uses.
+    unsafe { rustix::mm::mmap(at, length as usize, access.protection(), flags, file, 0) }
 }
 
 /// Maps a sparse file in memory that goes with its mappings.
-fn map_memory_file(length: u64) -> Result<*mut c_void, Errno> {
+fn map_memory_file(length: u64) -> Result<(*mut c_void, Addresses), Errno> {
     let file = File::from(rustix::fs::memfd_create("directfs", rustix::fs::MemfdFlags::CLOEXEC)?);
     rustix::fs::ftruncate(&file, length)?;
     map_file(&file, length, Access::ReadWrite, MapFlags::SHARED)
-}
-
-/// A free address for `length` bytes at a multiple of the huge page size. Only there can a shared
-/// mapping be collapsed to huge pages, and with huge shmem off the kernel does not choose such an
-/// address itself. If another thread takes the range first, the kernel maps elsewhere and only the
-/// huge pages are lost.
-fn hint(length: u64) -> *mut c_void {
-    if length < HUGE_PAGE_BYTES {
-        return ptr::null_mut();
-    }
-    let wide = (length + HUGE_PAGE_BYTES) as usize;
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new inaccessible mapping at an address of the kernel's choice, which nothing else
-    // knows of and which is unmapped as a whole.
-    unsafe {
-        let Ok(free) = rustix::mm::mmap_anonymous(ptr::null_mut(), wide, ProtFlags::empty(), flags) else {
-            return ptr::null_mut();
-        };
-        let _ = rustix::mm::munmap(free, wide);
-        free.wrapping_byte_add(free.cast::<u8>().align_offset(HUGE_PAGE_BYTES as usize))
-    }
 }
 
 /// Creates a file of `length` bytes with the permissions `mode`, independent of the umask. It is

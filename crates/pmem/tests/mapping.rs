@@ -181,6 +181,76 @@ fn huge_pages_change_no_bytes() {
     }
 }
 
+/// Stores a byte at an address in a child process, and returns the signal that ends the child.
+fn signal_of_store(address: *mut u8) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: the child makes one store and ends; it touches nothing of other threads. Where the
+    // store goes is what is tested: if it succeeds, it changes a byte of a mapping of this test.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                address.write_volatile(1);
+                libc::_exit(0);
+            }
+            child => assert_eq!(libc::waitpid(child, &mut status, 0), child),
+        }
+    }
+    libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+}
+
+/// Whether a mapping of the program can lie at an address.
+fn is_free(address: *mut u8) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces no mapping, and unmaps what it has made.
+    unsafe {
+        let mapped = libc::mmap(address.cast(), 4096, libc::PROT_READ, flags, -1, 0);
+        mapped != libc::MAP_FAILED && libc::munmap(mapped, 4096) == 0
+    }
+}
+
+#[test]
+fn a_store_that_runs_over_an_end_of_a_mapping_ends_the_program() {
+    let directory = in_memory();
+    let path = directory.path().join("image");
+    let reserving = |path: &Path| {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        Mapping::reserving(file, path, Access::ReadWrite, (8 << 20, 32 << 20)).unwrap()
+    };
+    let mappings = [
+        Mapping::create(&path, 8 << 20, 0o600).unwrap(),
+        reserving(&path),
+        Mapping::create(directory.path().join("small"), 4096, 0o600).unwrap(),
+        Mapping::anonymous(8 << 20).unwrap(),
+        Mapping::anonymous(4096).unwrap(),
+    ];
+    for (index, mapping) in mappings.iter().enumerate() {
+        let address = mapping.address();
+        for outside in [address.wrapping_sub(4096), address.wrapping_add(mapping.reach() as usize)] {
+            assert!(!is_free(outside), "mapping {index}: the program's memory may lie beside it");
+        }
+        for outside in [address.wrapping_sub(1), address.wrapping_add(mapping.reach() as usize)] {
+            assert_eq!(signal_of_store(outside), Some(libc::SIGSEGV), "mapping {index}");
+        }
+        let inside = [address, address.wrapping_add(mapping.length() as usize - 1)];
+        assert_eq!(inside.map(signal_of_store), [None, None], "mapping {index}");
+    }
+    for mapping in mappings {
+        let beside = mapping.address().wrapping_sub(4096);
+        let mut left = 0;
+        // In a child, in which no other thread maps anything. SAFETY: it unmaps, maps and ends.
+        unsafe {
+            match libc::fork() {
+                0 => {
+                    drop(mapping);
+                    libc::_exit(i32::from(!is_free(beside)));
+                }
+                child => assert_eq!(libc::waitpid(child, &mut left, 0), child),
+            }
+        }
+        assert_eq!(left, 0, "the pages around a mapping go with it");
+    }
+}
+
 #[test]
 fn ranges_outside_the_mapping_are_refused() {
     let mapping = Mapping::anonymous(8192).unwrap();

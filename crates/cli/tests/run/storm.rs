@@ -2,7 +2,7 @@
 //! is killed every few milliseconds.
 
 use crate::kit::{compile, compiled};
-use crate::support::{directfs, scratch, stderr, stdout};
+use crate::support::{directfs, image_in, scratch, stderr, stdout};
 
 const WORKERS: &str = "8";
 
@@ -67,6 +67,22 @@ fn what_a_killed_process_was_doing_is_over_when_its_parent_has_waited_for_it() {
     let output = directfs(&["run", "-C", "/mnt/directfs", "--", binary.to_str().unwrap(), "100", SEED]);
     eprintln!("{}", stdout(&output));
     assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+}
+
+#[test]
+fn a_store_over_an_end_of_a_region_ends_the_program_and_leaves_the_image_sound() {
+    let memory = scratch();
+    let disk = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let Some(program) = compiled("over_the_end", memory.path()) else { return };
+    for directory in [&memory, &disk] {
+        let image = image_in(directory.path());
+        let image = image.to_str().unwrap();
+        let script = r#"seq 20000 >file && "$0" && seq 20000 | cmp - file"#;
+        let run = ["run", "--image", image, "-C", "/mnt/directfs", "--", "sh", "-c", script];
+        let output = directfs(&[&run[..], &[program.to_str().unwrap()]].concat());
+        assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("regions\n", ""), "{image}");
+        assert_sound(image);
+    }
 }
 
 /// Long: run it with `--ignored`.

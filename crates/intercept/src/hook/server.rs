@@ -377,13 +377,14 @@ fn map(
     protection: i32,
     reasons: &Reasons,
 ) -> Result<*mut u8, &'static [u8]> {
-    let fits = |status: &libc::stat| {
-        let is_device = status.st_mode & libc::S_IFMT == libc::S_IFCHR;
-        is_device || status.st_size as u64 >= bytes
-    };
-    sys::status(fd).ok().filter(fits).ok_or(reasons[0])?;
+    let status = sys::status(fd).map_err(|_| reasons[0])?;
     let mapped = bytes.max(reach) as usize;
-    let address = sys::map_huge(place, mapped, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])?;
+    let address = match status.st_mode & libc::S_IFMT {
+        libc::S_IFCHR => sys::map_huge(place, mapped, protection, fd),
+        _ if (status.st_size as u64) < bytes => return Err(reasons[0]),
+        _ => sys::map_guarded(place, mapped, protection, fd),
+    };
+    let address = address.map_err(|_| reasons[1])?;
     sys::leave_out_of_core_dumps(address, mapped);
     Ok(address)
 }

@@ -322,32 +322,71 @@ pub fn below_libraries() -> usize {
     (&raw const OWN as usize).saturating_sub(LIBRARIES_BYTES)
 }
 
-/// Maps a large file.
-pub fn map_huge(place: Place, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
-    let map_at = |address: usize| match map_near(address & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd) {
-        // A DAX device with larger pages refuses the address. By itself the kernel finds one.
-        Err(error) if error == -i64::from(libc::EINVAL) => map_near(0, bytes, protection, flags, fd),
-        mapped => mapped,
-    };
-    let above = match place {
-        Place::Near(hint) => return map_at(hint),
-        Place::Below(above) => above,
-    };
-    // Not adjacent: what passes the end of one file does not reach another.
-    let found = map_at(above.saturating_sub(bytes + HUGE_PAGE_BYTES))?;
-    if (found as usize).is_multiple_of(HUGE_PAGE_BYTES) {
-        return Ok(found);
+/// Maps a large file with a page before and behind it that nothing may access: a store of the
+/// program that runs over the end of its own memory does not reach the file. Where addresses are
+/// short, there are no such pages.
+pub fn map_guarded(place: Place, bytes: usize, protection: i32, fd: i32) -> Result<*mut u8, i64> {
+    let Some(start) = reserve(place, bytes) else { return map_huge(place, bytes, protection, fd) };
+    let at = start.wrapping_add(GUARD_BYTES);
+    // SAFETY: a part of the new reservation.
+    unsafe { map_over(at, bytes, protection, (fd, 0)) }.map(|()| at).inspect_err(|_| {
+        // A mapping that fails may leave a gap, which another thread can have filled since.
+        // SAFETY: reserved above, without other users.
+        unsafe {
+            unmap(start, GUARD_BYTES);
+            unmap(at.wrapping_add(bytes), GUARD_BYTES);
+        }
+    })
+}
+
+/// Reserves addresses for a mapping of `bytes` bytes that begins at a multiple of a huge page's
+/// size, and a page before and behind it.
+fn reserve(place: Place, bytes: usize) -> Option<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let wide = GUARD_BYTES + bytes + GUARD_BYTES;
+    let start = map_near(place.wish(bytes).saturating_sub(GUARD_BYTES), wide, libc::PROT_NONE, flags, -1).ok()?;
+    if (start as usize + GUARD_BYTES).is_multiple_of(HUGE_PAGE_BYTES) {
+        return Some(start);
     }
-    let wide = bytes + HUGE_PAGE_BYTES;
-    // SAFETY: just mapped, without other users.
-    unsafe { unmap(found, bytes) };
-    let free = map(wide, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
-    // SAFETY: as above.
-    unsafe { unmap(free, wide) };
-    map_at((free as usize).next_multiple_of(HUGE_PAGE_BYTES))
+    // SAFETY: just mapped, without other users; so are the parts that go below.
+    unsafe { unmap(start, wide) };
+    let free = map(wide + HUGE_PAGE_BYTES, libc::PROT_NONE, flags, -1).ok()?;
+    let before = (free as usize + GUARD_BYTES).next_multiple_of(HUGE_PAGE_BYTES) - GUARD_BYTES - free as usize;
+    let start = free.wrapping_add(before);
+    // SAFETY: see above.
+    unsafe {
+        if before > 0 {
+            unmap(free, before);
+        }
+        unmap(start.wrapping_add(wide), HUGE_PAGE_BYTES - before);
+    }
+    Some(start)
+}
+
+/// Maps a large file or a device, of which only the kernel knows the alignment.
+pub fn map_huge(place: Place, bytes: usize, protection: i32, fd: i32) -> Result<*mut u8, i64> {
+    match map_near(place.wish(bytes), bytes, protection, libc::MAP_SHARED, fd) {
+        // A DAX device with larger pages refuses the address. By itself the kernel finds one.
+        Err(error) if error == -i64::from(libc::EINVAL) => map_near(0, bytes, protection, libc::MAP_SHARED, fd),
+        mapped => mapped,
+    }
+}
+
+impl Place {
+    /// Where a mapping of `bytes` bytes is to begin: at a multiple of a huge page's size.
+    fn wish(self, bytes: usize) -> usize {
+        let address = match self {
+            Place::Near(hint) => hint,
+            // Not adjacent: what passes the end of one file does not reach another.
+            Place::Below(above) => above.saturating_sub(bytes + HUGE_PAGE_BYTES),
+        };
+        address & !(HUGE_PAGE_BYTES - 1)
+    }
 }
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// An inaccessible page beside a mapping.
+const GUARD_BYTES: usize = 4096;
 
 /// A core dump of the program holds the program, and not what is mapped there.
 pub fn leave_out_of_core_dumps(start: *mut u8, bytes: usize) {

@@ -122,7 +122,8 @@ extern "C" fn retire(index: &mut u32) -> bool {
     *index = session::main().index();
     // SAFETY: the constructor prepared this thread's stack, and no call is in progress.
     unsafe { stack::context() }.leave();
-    // SAFETY: nothing of the file system is used here any more.
+    // The pages around them stay, which take no memory. SAFETY: nothing of the file system is used
+    // here any more.
     unsafe {
         for region in server.regions() {
             sys::unmap(region.start as *mut u8, region.len());
