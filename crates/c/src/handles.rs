@@ -7,7 +7,9 @@
 //! A child of fork begins with empty tables: what the parent holds belongs to the parent, and its
 //! locks may be held by threads that the child does not have. The old tables are leaked there.
 //!
-//! Decision: docs/decisions/interfaces.md, "Handles of the C library are numbers".
+//! *Rejected:* addresses (C programs close handles twice, use them after a fork, and mix up kinds,
+//! which would corrupt memory in a library that maps the user's data); small integers (they would
+//! be files of `read(2)`). A stale handle is EBADF for 1,024 uses of its place.
 
 use crate::error::{Failure, Result};
 use directfs::{File, FileSystem, Image, ReadDir};

@@ -1,6 +1,6 @@
 //! Attributes of files: the results of stat, and the changes of chmod and similar calls.
 //!
-//! Decision: docs/decisions/names.md, "All changes show the coarse clock's time".
+//! Which time a change shows: [`crate::times`].
 
 use crate::backoff::Backoff;
 use crate::dram::{Cachelet, PLAIN};

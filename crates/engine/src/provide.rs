@@ -9,8 +9,17 @@
 //! - A bit says that a chunk was provided. It is set afterwards. If the thread dies in between, the
 //!   chunk is provided again, which changes nothing.
 //!
-//! Decision: docs/decisions/space.md, "Memory is provided before it is first touched".
-//! Decision: docs/decisions/space.md, "Areas get huge pages from the second 2 MiB on".
+//! *Rejected:* asking for all memory at attach (an image of 1 GiB would be refused in a container
+//! with 64 MiB; so it starts with 2 MiB of shared memory, one of 15 TiB with 749 MiB); handling
+//! SIGBUS (the store cannot fail, so the process loses the image); growing the file in segments
+//! (each access compares with a length that changes); fallocate (programs under `run` would need
+//! the descriptor).
+//!
+//! *Limits:* before Linux 5.14 a full `/dev/shm` still raises SIGBUS. A program that installs a
+//! filter of system calls touches memory without the question, because the filter may end it for a
+//! call that it does not make itself.
+//!
+//! When chunks become huge pages: `crates/posix/src/huge_pages.rs`.
 
 use crate::components::Provider;
 use crate::dram::{

@@ -23,7 +23,11 @@
 //! - Records that do not parse are skipped: the objects stay allocated until the next scan, and
 //!   fsck reports them.
 //!
-//! Decision: docs/decisions/space.md, "The removing thread recycles, in batches".
+//! The thread that removes recycles when more than 63 items or 1 MiB wait: part of a removing
+//! call's latency, and an idle thread keeps at most that out of reach. A batch returns items word
+//! by word, and takes the map's lock once. *Reason:* for two threads in one directory (EPYC 5th
+//! gen) unlink fell from 244 to 222 ns, rmdir from 267 to 236. Sorting a batch's numbers cost one
+//! thread 14 ns and gained nothing.
 
 mod logs;
 

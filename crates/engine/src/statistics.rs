@@ -8,7 +8,9 @@
 //! - Calls are counted by the number of the system call: a class would have to be looked up.
 //!   Latencies are counted by class, and of few calls, so that the clock costs less than the calls.
 //!
-//! Decision: docs/decisions/posix.md, "Calls are counted in thread slots, by number".
+//! One call in 256 of a thread is timed, in classes of powers of two. *Reason:* that takes no time
+//! for stat and 1 % for access. Counts by class took 3 % of the shortest calls. *Rejected:*
+//! counting while an observer looks. There would be no totals.
 
 use crate::dram::ThreadSlot;
 use crate::error::Result;

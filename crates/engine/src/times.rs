@@ -13,6 +13,16 @@
 //!   directory's property entry. A name that changes after that entry within the same tick records
 //!   a time two later, which recovery takes for the entry's own. A modification time that was set
 //!   must be excluded from that, so the call that sets it waits for a tick without such a name.
+//!
+//! *Rejected:* even times for names and later odd ones for other changes: a file was up to 1 ns
+//! older than what was written before it, so `make` rebuilt it. All times even, or a finer clock:
+//! older or newer than files of the kernel that were written before or after. A new layout of the
+//! dentry: older programs could not use the image.
+//!
+//! *Consequences:* recovery finds the lost bit in the inode that the newest name stands for; after
+//! the removal of a file or the rename of a directory it may show 1 ns more. The kernel takes a
+//! finer time for a file that was changed again after a look at it (since Linux 6.13): files of the
+//! image may be older than that within a tick, as on FUSE and NFS.
 
 use crate::attributes::Changes;
 use crate::dram::Cachelet;

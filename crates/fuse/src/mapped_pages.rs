@@ -16,7 +16,16 @@
 //! - Pages are written back under the lock of the records.
 //! - What a page has that was read after a write is newer: it is written back.
 //!
-//! Decision: docs/decisions/mounts.md, "Direct writes drop cached pages".
+//! A mount alone on its image does not enable FUSE_ASYNC_DIO instead, because a cached read between
+//! left old content for ever (xfstests 451); a direct transfer of more than 1 MiB takes its
+//! requests in turn. *Reason:* a program that writes beside stores in the same pages lost a write
+//! after 16 to 779 of them.
+//!
+//! *Rejected:* for asynchronous writes, dropping pages after the reply (the program learns of its
+//! write before) or in the worker before it (a read that waits for the server may lock the page);
+//! refusing shared mappings (SQLite's WAL, LMDB and linkers need them); the kernel's cache for
+//! calls (each read would ask for changes); comparing with copies of pages (what is evicted is
+//! lost).
 
 use posix::Result;
 use std::collections::{BTreeMap, HashMap};

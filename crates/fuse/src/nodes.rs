@@ -4,7 +4,16 @@
 //! lookup count. The file therefore keeps its identity until the kernel forgets it, even without a
 //! name.
 //!
-//! Decision: docs/decisions/mounts.md, "A new listing brings outdated attributes".
+//! READ and WRITE outdate attributes, so `du` after reads took a GETATTR per file, though a listing
+//! has the attributes of all files. The server counts files of a listed directory that READ, WRITE
+//! and COPY_FILE_RANGE outdated. From four and a sixteenth of the directory on, it has the kernel
+//! discard the cached listing; the next one takes a request for some 190 files. A thread of its own
+//! sends the notification, because the kernel may hold a page of the listing while it waits for a
+//! READ. If the server is killed during such a READ, the mount may end by `umount -f` only.
+//!
+//! *Reason:* `du -s` of /usr/include after `diff` takes 0.23 requests per file instead of 1.1.
+//! *Rejected:* answering OPENDIR (two more requests per listing, always); `FUSE_NOTIFY_INVAL_ENTRY`
+//! (it waits for the directory's lock, which a creation holds until the server replies).
 
 use engine::{Node, Thread};
 use pmem::Direct;

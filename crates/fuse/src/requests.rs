@@ -1,7 +1,7 @@
 //! Counts of the requests that a server has received, by kind, and the time that it took for some
 //! of them. Programs read them as the values of extended attributes of every file of the mount.
 //!
-//! Decision: docs/decisions/mounts.md, "Counts and size are extended attributes".
+//! *Rejected:* a file or socket of the server. It would have to be found, protected and removed.
 
 use crate::protocol::opcode;
 use engine::statistics::{LATENCY_CLASSES, latency_class};

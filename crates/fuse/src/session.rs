@@ -7,7 +7,11 @@
 //!   ECONNABORTED when the last descriptor of that device is closed. If the device survives the
 //!   server (see `keeper`), the next server has the kernel send it again.
 //!
-//! Decision: docs/decisions/mounts.md, "A full image learns first what the kernel has forgotten".
+//! A removed file keeps its space until its FORGET is handled, up to 5 ms later, because a worker
+//! pauses after one. The kernel queues FORGET before the removal returns. So a request that finds
+//! the image full takes the lock of the device, handles all messages there, and tries once more.
+//! *Rejected:* sleeping 10 ms up to three times (each write to a full image took 30 ms); a worker
+//! without a pause (a wake per removed file).
 
 use crate::mapped_pages::{DropPages, DroppedPages};
 use crate::messages::{inform, warn};

@@ -17,8 +17,14 @@
 //! - A library of the system is analysed by its content. Later launches know it by its identity:
 //!   inode, size and times.
 //!
-//! Decision: docs/decisions/run-start.md, "The library is embedded as bytes".
-//! Decision: docs/decisions/run-start.md, "Code stays in large pages of the kernel's cache".
+//! A fault on code maps up to 16 pages of the file. If the kernel's cache has it in single pages,
+//! each is looked up, counted, and taken apart at exit. So library, loader and shared code are
+//! written by one call from memory that is present, because the kernel then uses large pages (ext4
+//! since Linux 6.16, XFS; not tmpfs). If the launcher's look (`mincore`) shows that a read brought
+//! them back in single pages, it writes them again. *Reason:* a program in a loop of a shell takes
+//! 234 instead of 333 µs more. *Rejected:* `MADV_HUGEPAGE` in each program (it costs a call, and
+//! work at exit); collapsing pages (it works for 2 MiB and more only); locked pages (a process
+//! would have to stay).
 
 use crate::analysis;
 use crate::elf::{BadElf, Elf};

@@ -8,7 +8,11 @@
 //!   own reference.
 //! - All zero is a valid value: nothing is cached.
 //!
-//! Decision: docs/decisions/posix.md, "A thread keeps a reference to its last directory".
+//! It is the last directory that a path of several components led to, and the working directory in
+//! a process with several threads. *Reason:* in the model of 64 processors a create has 6 locked
+//! instructions instead of 8, a removal 5.1 instead of 7.1, a rename 11 instead of 15. *Rejected:*
+//! a stamp checked at each pin. Eviction between two pins would need a restart in the middle of
+//! every call.
 
 use core::cell::Cell;
 use engine::{Node, Thread};

@@ -11,7 +11,9 @@
 //!   a child of that child, which has a copy of the memory, makes them its own.
 //! - Without moves a question costs one load.
 //!
-//! Decision: docs/decisions/run-calls.md, "A shared child moves the library's descriptors".
+//! Example: glusterd calls `dup2(0, n)` for all `n`. *Rejected:* moving the parent's descriptor
+//! (its table cannot be reached); hiding the numbers in /proc/self/fd (other programs count up to
+//! the limit). A child that keeps all numbers up to a hard limit open gets EBUSY for the last ones.
 
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

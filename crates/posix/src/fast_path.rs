@@ -5,7 +5,10 @@
 //! refusals, or directories whose names must be read first. For these the functions return `None`,
 //! and the slow walk of [`crate::path`] starts over and decides the error.
 //!
-//! Decision: docs/decisions/posix.md, "A path is walked under one pin".
+//! One pin of the epoch covers the path: a reference per component would be an atomic change of a
+//! line that other threads use. *Reason:* one pin took a stat from 2,006 instructions to 1,476, and
+//! a separate routine for names in their main bucket to 1,139; four directories down from 6,445 to
+//! 3,654 and 2,617.
 
 use crate::caller::NodeRef;
 use crate::components::Paths;

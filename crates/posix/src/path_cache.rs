@@ -11,7 +11,11 @@
 //!   the lookups afterwards.
 //! - All zero is a valid value, without entries.
 //!
-//! Decision: docs/decisions/posix.md, "Cached paths are validated by stamps".
+//! A stamp is the version of a cachelet and its count of renames. A rename marks the directory,
+//! counts the move and clears the mark; a removal marks the directory before its name goes, which
+//! costs 5 ns of an rmdir. Where group membership decides about search permission, nothing is
+//! cached. *Reason:* one more level of a path costs a quarter to a tenth of a lookup. *Rejected:*
+//! one generation for all paths, whose line every rmdir would write.
 
 use crate::credentials::Credentials;
 use core::cell::{Cell, RefCell};

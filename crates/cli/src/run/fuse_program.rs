@@ -14,7 +14,10 @@
 //!   were inside. Otherwise a message gives the reason.
 //! - Nothing of this is visible outside of the namespace.
 //!
-//! Decision: docs/decisions/run-start.md, "Other programs get a private FUSE mount".
+//! Where the mount directory does not exist, a directory with everything of its parent bound into
+//! it covers the parent (below `/` and `/tmp` the host has it meanwhile). *Rejected:* refusing such
+//! programs; always making the directory on the host (paths that bypass the library would find it
+//! empty, and work there).
 
 use super::{EXIT_NOT_FOUND, EXIT_NOT_RUN, Failure, child, detach_helper, namespace};
 use anyhow::{Context, Result, bail};

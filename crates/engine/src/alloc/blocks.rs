@@ -18,8 +18,16 @@
 //!   inode's lock (or makes or recycles the inode). The same holds for a thread slot and its queue.
 //!   So if that thread is dead, the block is free ([`Allocator::sweep_blocks`]).
 //!
-//! Decision: docs/decisions/space.md, "A block group is refilled once half of it is free".
-//! Decision: docs/decisions/space.md, "A fragmented image gives smaller pieces".
+//! A shard takes groups that became half free before fresh ones, because their pages exist. Late
+//! refills spread the image over fresh memory; early ones fragment files. *Reason:* with refills at
+//! three quarters instead of half, varmail makes 501,000 instead of 612,000 operations a second,
+//! fileserver 137,000 instead of 229,000. They take 638 instead of 483 MiB, and a large file among
+//! small ones is written at 0.4 to 0.7 instead of 10 GB/s.
+//!
+//! Where four groups have no piece of 16 blocks, 8 are enough, and so on; a segment of inodes may
+//! consist of single blocks, which a list block names. *Reason:* with every fourth block free, an
+//! allocation of 8 blocks fell from 779 to 9.7 µs. A storm on an aged image ended with ENOSPC at 23
+//! % free, and now uses all but 0.6 %.
 
 use crate::components::{Allocator, BlockMap};
 use crate::dram::{GROUP_BLOCKS, Group, RetiredKind};

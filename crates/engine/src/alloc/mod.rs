@@ -6,7 +6,8 @@
 //! - The maps of free space are rebuilt by recovery, or loaded from the snapshot of a clean detach
 //!   ([`snapshot`]).
 //!
-//! Decision: docs/decisions/space.md, "Maps of free space are DRAM state".
+//! *Reason:* persistent maps would cost flushed lines for every create, and an order between map
+//! and use.
 
 mod blocks;
 mod cachelets;

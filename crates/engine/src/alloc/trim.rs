@@ -5,7 +5,15 @@
 //! content equals a store by the thread that allocates it next. If the caller dies, the lock is
 //! recovered as that of any thread.
 //!
-//! Decision: docs/decisions/space.md, "Free blocks are punched under their group's lock".
+//! Each process that opened an image by its path has a thread that looks once a second. If it can
+//! get 64 MiB, and free space did not shrink since the last look, it recycles the queues of shards
+//! without a thread, and punches; `directfs trim` does so at once. An image that mkfs reserved is
+//! not punched by itself, because a hole ends the reservation. Two kinds of files are punched on
+//! request only: a working copy on disk, and the file of an image on a disk while it is unused and
+//! clean, since its committed state could name a block that is free in the working copy.
+//!
+//! *Rejected:* punching in the call that frees (a kernel call per file, and page faults at the next
+//! use), and when a process ends (a server never ends).
 
 use super::blocks::FreeMap;
 use crate::dram::GROUP_BLOCKS;

@@ -16,7 +16,13 @@
 //! - The directory's maintenance is held from beginning to end; the cachelet's lock only briefly,
 //!   because other threads wait for it while they are pinned.
 //!
-//! Decision: docs/decisions/names.md, "Logs are compacted at three holes per name".
+//! *Reason* for three holes per name: with one, unlink takes 184 ns instead of 160, and the
+//! engine's rename 530 instead of 453. In return a listing with three quarters removed takes 37 ns
+//! a name, and not 28 to 31. One word holds both counts: with separate ones, two threads compacted
+//! at each removal.
+//!
+//! *Rejected:* zeroing the slot on removal. It takes eight bytes in the dentry's first line and a
+//! second persisted line, where compaction costs a third of a copied word.
 
 use super::log::Tail;
 use crate::alloc::{BlockRun, owned_by_slot};

@@ -5,7 +5,9 @@
 //! any subset of them. Recovery follows a slot only where dentry, identity and property entry all
 //! verify, and otherwise drops the slot; the call had not yet reported success.
 //!
-//! Decision: docs/decisions/names.md, "A create persists four lines under one fence".
+//! *Reason:* if the name had to follow the inode, a create would need two fences, and a fence costs
+//! as much as the rest of the call. Releases of locks between flush and fence are plain stores,
+//! since a locked instruction would wait for flushes in flight.
 
 use super::log::ClaimedSlot;
 use super::{DIRECTORY_LINKS_MAX, LINKS_MAX, NameLocation, NewNode, check_name};

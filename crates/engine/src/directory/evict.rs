@@ -12,7 +12,7 @@
 //!   meets it or gets its lock starts again from the inode. (A thread that removes one of several
 //!   names, or indexes a directory, has the lock but may have no reference.)
 //!
-//! Decision: docs/decisions/names.md, "Eviction goes by a clock over cachelets".
+//! *Rejected:* the paper's recycle queue, which calls would maintain.
 
 use crate::components::Maintenance;
 use crate::dram::{

@@ -7,7 +7,8 @@
 //! - A pinned thread that sees Indexed may rely on it until it unpins: eviction waits for a grace
 //!   period after it has announced itself.
 //!
-//! Decision: docs/decisions/recovery.md, "Indexing and recovery keep many lines in flight".
+//! Indexing has 16 names in flight, with dentry and bucket prefetched. One huge directory does not
+//! spread over threads.
 
 use super::log::Tail;
 use super::read::LINE_SLOTS;

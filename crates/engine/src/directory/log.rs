@@ -18,7 +18,9 @@
 //! - The last page is an append page (or the log is empty). It is linked durably before any thread
 //!   claims a slot in it. A linked page behind the tail's page waits for the tail to move there.
 //!
-//! Decision: docs/decisions/names.md, "The tail of a log is in DRAM, and cookies never repeat".
+//! A cookie is a position in a numbering that never repeats in a directory. A dentry keeps its
+//! cookie, and compaction keeps the order: telldir and seekdir stay exact. *Rejected:* a tail on
+//! the image, as in the paper. It takes a fence of its own.
 
 use super::DirectoryHint;
 use super::read::log_version;

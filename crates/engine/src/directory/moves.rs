@@ -8,7 +8,7 @@
 //! - The lock is held while paths are walked, not while a rename is made durable. So a thread that
 //!   is stopped inside a rename keeps others only from moves that depend on its outcome.
 //!
-//! Decision: docs/decisions/names.md, "Moves of directories are published".
+//! *Rejected:* one lock for all such renames. They would wait for a thread that is stopped.
 
 use crate::components::Renames;
 use crate::dram::MOVES_MAX;

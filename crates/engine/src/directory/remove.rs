@@ -4,7 +4,13 @@
 //! The inode is recycled after its last user has released it; the dentry and its log slot when the
 //! directory's log is compacted.
 //!
-//! Decision: docs/decisions/names.md, "Removal is one store and one compare-and-swap".
+//! After a crash the parent's modification time is the newest timestamp among its dentries that is
+//! later than its property entry. So a dead dentry stays readable until that entry has its time;
+//! compaction waits for it. Whether the call drops the last name, whether the file is open, and
+//! which thread recycles it is decided by one compare-and-swap on the cachelet's reference word.
+//!
+//! *Reason:* with the directory's times changed once per tick, unlink fell from 3.9 to 2.9 times a
+//! store that is flushed and fenced.
 
 use super::{DIRECTORY_LINKS_MAX, check_name};
 use crate::attributes::Attributes;

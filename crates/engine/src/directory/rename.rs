@@ -12,7 +12,9 @@
 //! In DRAM the renaming flag is set on the moved files only while the mindex has both names or
 //! neither; lookups wait until it is cleared.
 //!
-//! Decision: docs/decisions/names.md, "A replaced name keeps its slot and cookie".
+//! *Rejected* for such names: overwriting the old dentry (several words that readers see change, in
+//! steps that cannot be repeated); a mark in the old dentry that leads to the new one (compaction
+//! would have to follow it); a new slot (the name moves in listings, and the log grows).
 
 use super::create::{NameTarget, PreparedName};
 use super::moves::{DirectoryMove, MoveGuard};

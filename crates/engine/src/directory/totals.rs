@@ -18,7 +18,17 @@
 //! - A thread moves changes only of directories that it saw indexed since it pinned. So none moves
 //!   while a directory is indexed or evicted.
 //!
-//! Decision: docs/decisions/names.md, "Threads that meet count names in their slots".
+//! A directory becomes shared when more than one change in nine meets another thread's. *Reason:*
+//! in the model of 64 processors, calls waited 4.5 µs for the count and 7 µs for the tail of the
+//! log, and for little else. Removal is now 50, create 54 and rename 49 times one processor's rate
+//! (if a line takes 74 ns to another processor), with 4 before. Two threads need 10 to 13 % less
+//! time for a create or unlink, one thread 1.5 to 4 % more. A name may get a lower cookie than
+//! existing ones, and up to 15 slots per thread stay empty.
+//!
+//! *Rejected:* counts per processor (64 lines per directory); no count (rmdir would keep creates
+//! out while it reads up to 500 slots); batches of log slots in all directories (two threads gained
+//! nothing); letting threads that wait for the epoch recycle at once (7.9 instead of 41.6 times
+//! one's removals).
 
 use super::compact::is_worth_it;
 use crate::dram::{Cachelet, CountChange, CountedChange, DirectoryState, PendingChange};

@@ -5,7 +5,12 @@
 //! start of a listing: a later scan of all thread slots finds the name announced, or the name is
 //! durable and in the mindex.
 //!
-//! Decision: docs/decisions/names.md, "Listings hide undurable names".
+//! A name that is one second old counts as durable. This relies on no create being stopped for a
+//! second between dentry and fence.
+//!
+//! *Rejected:* looking up every name of the last 20 ms: 68 to 81 ns a name with two threads, now 25
+//! to 27. A count of names in flight per directory: two more writes of a line that all creates
+//! share.
 
 use crate::dram::{Cachelet, DirectoryState, IntentKind};
 use crate::error::Result;

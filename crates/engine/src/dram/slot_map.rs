@@ -6,7 +6,10 @@
 //!   the word becomes zero. So a slot whose owner is at work has its bit set. An owner that dies in
 //!   between leaves a slot that searches skip and reaping finds by its word.
 //!
-//! Decision: docs/decisions/recovery.md, "Free slots are found by a bitmap".
+//! *Reason:* a search of slots from the first one took 30 ms with 1,000 threads. Dead owners are
+//! looked for when twice as many slots are in use as after the last look. *Rejected:* a list of
+//! free slots (a death in the middle of a change breaks it); a cursor (used slots have full
+//! magazines and cached lines, so low ones come first).
 
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};

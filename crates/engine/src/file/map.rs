@@ -23,8 +23,14 @@
 //! - The content of the last block behind the length is undefined on the image; an operation that
 //!   lengthens the file zeroes it first.
 //!
-//! Decision: docs/decisions/files.md, "Block maps are radix trees over copy-on-write blocks".
-//! Decision: docs/decisions/files.md, "Consecutive first blocks need no map node".
+//! The root is a word of the property entry, so root, size and times change together. A write of
+//! one block changes one word; one of several copies the smallest subtree that holds them and swaps
+//! one pointer. *Rejected:* extents in a B+tree. They have fewer words for large files, but one
+//! overwritten block splits an extent, and the tree would have to survive a power cut at any word.
+//!
+//! *Reason* for inline extents: a file of 8 KiB took 3.5 µs, and takes 2.3 to 3.0; varmail rose
+//! from 594,000 to 710,000 operations a second. In /usr/include 4,300 of 4,309 files of several
+//! blocks have one.
 
 use crate::alloc::BlockRun;
 use crate::error::{Corruption, Error, Result};

@@ -15,8 +15,6 @@
 //! - A shared block loses one reference; only the last one frees it. If its thread dies between the
 //!   store and the count, the count is too high and the block is lost until the next scan.
 //!   Therefore the last process to leave does not leave the image clean.
-//!
-//! Decision: docs/decisions/space.md, "Freed data blocks return without a grace period".
 
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, Map, Tree, slots_of, span};
 use crate::alloc::BlockRun;

@@ -8,7 +8,11 @@
 //! - A file that programs have mapped shares nothing: stores into its blocks would show in the
 //!   other file.
 //!
-//! Decision: docs/decisions/files.md, "Shared blocks are counted in DRAM".
+//! A block is free when its last pointer goes. The DRAM region counts further pointers. Recovery
+//! counts them by finding a block twice; a clean detach leaves them beside the map of free blocks.
+//! A write to a marked block takes another block even if the other file is gone. *Rejected:* counts
+//! on the image, one more line per block that is shared or freed, and an order between count and
+//! pointer.
 
 use super::edit::{Edit, EditKind, Shared};
 use super::map::{BLOCK_SHARED, Map, SIZE_BYTES_MAX, Tree, slots_of, span};

@@ -11,7 +11,8 @@
 //! - It names one life of its inode, by the generation: the next life of the number is another
 //!   file.
 //!
-//! Decision: docs/decisions/names.md, "What can be distinguished is not erased".
+//! *Rejected:* erasing while recycling, two flushed lines per removal. Unlink over 10,000 files
+//! took 728 ns instead of 487.
 
 use super::FileKind;
 use super::assert_layout;

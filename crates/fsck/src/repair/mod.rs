@@ -12,7 +12,10 @@
 //!   the image's own maps have them free. Contents hidden by damage are not overwritten.
 //! - A file that loses its last name gets one in `lost+found`.
 //!
-//! Decision: docs/decisions/recovery.md, "Repairs use redundancy in a fixed order".
+//! Redundancy is used in a fixed order: a checksum that identifies the flipped bit; among 64
+//! one-bit variants, the only one that leads to what belongs there; a second copy (superblock,
+//! attributes, counts, `..`). `-p` applies only what is certain and destroys nothing. Not repaired:
+//! other versions, truncated images, a missing magic, an impossible geometry, lost contents.
 
 mod bodies;
 mod edit;

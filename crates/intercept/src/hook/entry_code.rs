@@ -12,8 +12,6 @@
 //! The dispatcher sees the frame [`Frame`]. Its unwind information leads from the dispatcher to the
 //! instruction after the call in the slot, and from any place in a slot to the site. Thread
 //! cancellation and debuggers therefore see the program's own frames.
-//!
-//! Decision: docs/decisions/run-calls.md, "Only the baseline's vector registers are saved".
 
 use crate::calls::TABLE;
 use crate::hook::abi::entry::{

@@ -18,7 +18,9 @@
 //!
 //! *Rejected:* a copy in memory at each open (epoll refuses it, so monitors of mounts fail).
 //!
-//! Decision: docs/decisions/run-calls.md, "The tables of mounts end with a line of the library".
+//! A real mount was rejected as well, because it takes privileges. Tables opened relative to a
+//! descriptor lack the line. statfs has FUSE's type, a known name that promises no durability; with
+//! that of tmpfs programs would skip what makes data durable.
 
 use crate::handoff::{number, write_number};
 use crate::hook::abi::entry::{DIRECTFS_FDS, NATIVE, Verdict, done};

@@ -17,7 +17,9 @@
 //! Invariant: nothing is written to the headers of the old journal. What is written to its log,
 //! where the image grows by less than that, is no chunk.
 //!
-//! Decision: docs/decisions/images.md, "Images on disks move their journal to grow".
+//! The working copy's file has the length of the capacity from the start, so it never moves.
+//! Refused are growth by too little for a journal (12 KiB), images in use in place (`--no-commit`),
+//! and `run --atomic`. A snapshot delays growth by seconds.
 
 use super::growth::TIMEOUT;
 use super::locks::retry_until;

@@ -1,7 +1,10 @@
 //! Making images. Blocks are reserved in steps, so that progress can be reported and the operation
 //! stopped. Failure removes a file that the call created.
 //!
-//! Decision: docs/decisions/space.md, "mkfs reserves an image in memory by huge pages".
+//! An image in memory is reserved by huge pages where the kernel has them; `--sparse` reserves
+//! nothing. *Reason:* fileserver rose from 278,000 (229–303) to 321,000 (318–334) operations a
+//! second; `cp -r` takes 6.3 to 9.0 s into untouched blocks, 1.8 to 2.1 s into used ones. `mkfs
+//! --size 4G` waits 0.3 to 0.7 s, up to 10 s where the host must provide memory.
 
 use super::device;
 use super::locks::{Byte, Lock, LockGuard};

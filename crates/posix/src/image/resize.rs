@@ -5,7 +5,12 @@
 //! on is durable. So a crash at any instant leaves the image as it was, or as it is to be. Nothing
 //! that a file uses is moved.
 //!
-//! Decision: docs/decisions/images.md, "A resize moves nothing".
+//! The place of all areas follows from the length, and a longer image has a longer block map, where
+//! files lie. So a resized image has its block map at the end; a word keeps the number of blocks
+//! that mkfs made, and an incompatible feature keeps older programs away. The map's old place stays
+//! unused (a block per 64 MiB). *Rejected:* a new image into which all is copied (it needs the
+//! space twice and changes inode numbers); moving what lies in the way (many small steps to
+//! recover).
 
 use super::exclusive::ExclusiveImage;
 use super::{Image, ImageError, OpenImage, make};

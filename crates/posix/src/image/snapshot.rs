@@ -8,7 +8,12 @@
 //!
 //! Invariant: the new file gets its name when it is whole and on its disk.
 //!
-//! Decision: docs/decisions/images.md, "Snapshots without commits mark while they copy".
+//! Marks of a copy in memory or on DAX are made only while a word in the header of the tracking
+//! area says so. A snapshot sets the word, and waits until every processor has passed a memory
+//! barrier (membarrier), because a thread that loads the old word marks nothing. Each flush and
+//! fence in memory loads that word of a quiet line. A file that changes through a mapping may be a
+//! mixture. *Rejected:* fences that wait while all is copied; marks at all times (each flush would
+//! pay).
 
 use super::extents::for_each_extent;
 use super::locks::{Byte, Lock, LockGuard, retry_until};

@@ -11,8 +11,15 @@
 //! it, as the description records ([`DescriptionUsers`](crate::open_file::DescriptionUsers)), a
 //! close by that thread searches only its own in-flight references.
 //!
-//! Decision: docs/decisions/posix.md, "A close hands over to in-flight references".
-//! Decision: docs/decisions/posix.md, "Threads open and close side by side".
+//! *Reason:* for two threads open and close fell from 557 to 514 ns, and 8 KiB written and read
+//! from 2,100 to 1,800. *Rejected:* grace periods (a call may block, so a close could wait without
+//! bound); a count per call (a locked instruction on a shared line).
+//!
+//! Each of the first 32 threads of a process opens and closes inline descriptors (the first 512)
+//! without the table's lock: see [`super::table_transaction`]. *Reason:* for two threads open and
+//! close of hot files fell from about 2,000 to 840 ns. *Rejected:* a lock per descriptor (fork and
+//! close_range would take all); an intent per thread under the table's lock (most of the time was
+//! the lock moving between processors).
 
 use super::shared_tables::{
     IN_FLIGHT_REFERENCES, INLINE_DESCRIPTORS, PAGE_DESCRIPTORS, REFERENCES_PER_LINE, SharedTables, in_flight_line,

@@ -16,7 +16,13 @@
 //!   has set `leases`.
 //! - The lease file is removed under the record's lock, and only if nothing is attached.
 //!
-//! Decision: docs/decisions/posix.md, "Leases are the kernel's, on lease files".
+//! *Rejected:* leases in the DRAM region. Waits, limits, signals with a descriptor, and ends by
+//! fork, exec and death would be written again.
+//!
+//! *Limits:* copies that another process got before the attachment do not keep the lease, and an
+//! exec does not break a write lease. Opens by mounts with `cache=0` attempt every 1 to 16 ms in a
+//! thread of their own, since a worker that waited would stop the mount; a grant does not see such
+//! opens.
 
 use super::shared_tables::{Record, TableKind};
 use super::table_transaction::TableTransaction;

@@ -11,7 +11,10 @@
 //! - A process has range locks only on files that its table has a descriptor of: any close of the
 //!   file releases them. So emptying a table finds all of them.
 //!
-//! Decision: docs/decisions/posix.md, "File locks are lists at the file".
+//! The kernel's locks cannot serve: all placeholders are of one file. A waiter sleeps on a word of
+//! the file. A ring of waiting processes is found by following what each waits for, twice; the
+//! process that began to wait last gets EDEADLK. An owner need not be a process, so mounts take
+//! part.
 
 use super::shared_tables::{LOCKS, LockNode, Record, SharedTables, Slot, TableKind};
 use super::table_transaction::{TableSlot, TableTransaction, TransactionStep};

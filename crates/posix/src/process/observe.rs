@@ -5,7 +5,11 @@
 //!
 //! Invariant: loops over links have a bound, because another process may have damaged them.
 //!
-//! Decision: docs/decisions/posix.md, "Observers take no locks".
+//! A wait for a range is in the slot anyway; for others the kernel is asked on which word a thread
+//! sleeps (`/proc/PID/task/TID/syscall`), whose place identifies the lock. Programs on a mount are
+//! found by `mnt_id` in fdinfo, since a dead server would block other accesses. *Rejected:* a
+//! transaction per slot (a stopped process would stop the observer, and the reverse); words that
+//! calls write for observers.
 
 use super::locks::{EXCLUSIVE, LockRequest, is_linked};
 use super::mappings;

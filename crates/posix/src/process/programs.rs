@@ -3,8 +3,6 @@
 //!
 //! There are no counts that a death could leave wrong: a process names its program in its slot, and
 //! a query searches all slots. Queries are rare, and concern only executable files.
-//!
-//! Decision: docs/decisions/posix.md, "Running programs are found by a look at all slots".
 
 use super::shared_tables::TableKind;
 use super::{Process, Processes};

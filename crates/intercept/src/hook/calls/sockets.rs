@@ -5,7 +5,9 @@
 //! the file, checks its permissions, and goes to that path. Where the kernel reports the path, the
 //! program gets the name that the socket was bound by.
 //!
-//! Decision: docs/decisions/run-calls.md, "The name of a socket is a link beside its object".
+//! bind makes a symbolic link beside the kernel's object, with the program's path; calls that
+//! report addresses use it. *Rejected:* an attribute of the file (it outlives the socket); a
+//! further shared table.
 
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};

@@ -8,7 +8,10 @@
 //! - The word of a slot names ring and index. Its number is [`FIRST`] and the slot's position.
 //! - exec ends the entries, as it ends rings: both are close-on-exec.
 //!
-//! Decision: docs/decisions/run-rings.md, "Registered files are descriptors above 65,535".
+//! At most 16,384 per process. A child in its parent's memory cannot register files of the image.
+//! inotify descriptors and tables of mounts cannot be registered. *Rejected:* references of a new
+//! kind (recovery, fork, exec and `ps` would have to know them); hidden descriptors of the kernel
+//! (programs may take their numbers).
 
 use crate::hook::abi::entry::FDS_MAX;
 use crate::hook::descriptors::marks;

@@ -7,8 +7,16 @@
 //! - A record counts only if its checksum is right: two processes may write one place at once.
 //! - A file that other users can write is not read.
 //!
-//! Decision: docs/decisions/run-start.md, "Results of code scans lie in one file, by the
-//! identity of the scanned file".
+//! A record names device, inode, size and times of the file, and of a library also a checksum of
+//! its headers, because the loader may have mapped what the path no longer names. Nothing is kept
+//! about a file that changed within the last two seconds, because its next change may get an equal
+//! time. A program under a limit of file sizes keeps no result, since the write would end it.
+//!
+//! *Reason:* finding earlier results took 26 calls in a start; that of grep fell from 376 to 278
+//! µs. *Rejected:* a file per combination of program and libraries; a list of libraries (it has no
+//! bound); the build-id (builds pin it and patched files keep it, so the calls of a second program
+//! with it went to the machine's own files); a checksum of the content (it costs as much as the
+//! scan).
 
 use crate::handoff;
 use crate::hook::abi::sys;

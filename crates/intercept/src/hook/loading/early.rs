@@ -20,7 +20,10 @@
 //! Invariant: the address in the environment is followed only if it lies in a mapping of this
 //! library.
 //!
-//! Decision: docs/decisions/run-start.md, "An audit module serves the loader".
+//! An audit module makes the loader take static thread-local storage from each thread's stack. So
+//! exec adds up what the needed libraries need, and asks for the least of 2, 8, 25 and 100 KiB that
+//! suffices. *Rejected* as well: a small surplus and a second start after the loader's error,
+//! because compilers would start twice.
 
 use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};

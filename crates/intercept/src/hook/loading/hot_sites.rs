@@ -18,7 +18,9 @@
 //!   is one store within eight aligned bytes, which a processor reads as a whole.
 //! - Instructions before a site are known by what they did: the register has their value.
 //!
-//! Decision: docs/decisions/run-calls.md, "Repeated traps become jumps".
+//! A site changes after its third trap, but not in libraries of sanitizers. *Reason:* a trap costs
+//! 2.2 to 3.7 µs; `pread` takes 75 ns instead of 2,400 to 3,800. *Rejected:* analysing programs
+//! before they start, which takes seconds for large ones.
 
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::loading::inline_syscalls::next_pair;

@@ -4,7 +4,11 @@
 //! are only read. The one exception is the entry with descriptors: it changes when a program takes
 //! over a descriptor's number, and no two threads do so at a time.
 //!
-//! Decision: docs/decisions/run-start.md, "Programs do not see the library's environment".
+//! Programs that list or count entries would see these: test suites of env, Tcl and shells failed.
+//! So the constructor shortens the list in place; the free end becomes AT_IGNORE pairs of the
+//! auxiliary vector, which follows it, and so entries come in even numbers. DIRECTFS_MOUNT stays.
+//! *Rejected:* passing a descriptor (the loader still needs LD_PRELOAD); pointing `environ` to
+//! another list (runtimes such as Go compute the list's place from that of the arguments).
 
 use crate::handoff::{self, ENTRY_BYTES_MAX, HandoffRecord};
 use crate::hook::abi::sys;

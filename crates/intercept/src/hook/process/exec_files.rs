@@ -1,7 +1,7 @@
 //! The files of programs that are to be started: those of the host, and those of the image, which
 //! are copied to memory.
 //!
-//! Decision: docs/decisions/run-start.md, "Programs in the mount run from copies in memory".
+//! The kernel cannot execute a file that it does not know. *Rejected:* a FUSE mount for every exec.
 
 use crate::hook::abi::sys::{self, Fd};
 use crate::hook::abi::user_memory;

@@ -11,7 +11,10 @@
 //!
 //! Invariant: an identity is overwritten only by its thread, between two calls.
 //!
-//! Decision: docs/decisions/run-calls.md, "Threads under a filter act as its installer".
+//! The identity that is left carries the number of identity changes; other threads take it while
+//! that is current. *Rejected:* asking when a thread begins (it costs six calls, and threads that
+//! exist when a filter comes for all, TSYNC, have not asked); `/proc/self/status` (filters forbid
+//! that, too).
 
 use crate::hook::abi::sys;
 use crate::hook::process::session::has_threads;

@@ -8,7 +8,10 @@
 //! Invariant: a child is recognised by its stack, which it gets from its creator. No other thread
 //! runs there while the child exists.
 //!
-//! Decision: docs/decisions/run-calls.md, "Sanitizers run under the library".
+//! AddressSanitizer refuses to run unless it is the first library. So in such a program this
+//! library moves itself to the end of the loader's list. *Rejected:* `verify_asan_link_order=0`
+//! (programs see it, and it does not help LeakSanitizer); loading such programs like static ones
+//! (every call would trap).
 
 use crate::hook::abi::sys;
 use core::sync::atomic::AtomicU64;

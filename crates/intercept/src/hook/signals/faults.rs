@@ -21,7 +21,9 @@
 //! - Any other fault is the program's own: its handler is called, or the program ends as it would
 //!   without the library.
 //!
-//! Decision: docs/decisions/run-calls.md, "Bad pointers are found by the fault".
+//! Buffers that the engine reads amid a change are touched once per page first. *Rejected:*
+//! checking pointers before use (each costs a system call or a table walk); a jump out of the
+//! handler (the engine may hold locks).
 
 use crate::hook::abi::entry::{directfs_entry, directfs_entry_native};
 use crate::hook::abi::thread_words::{ThreadWords, thread_words};

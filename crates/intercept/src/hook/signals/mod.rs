@@ -25,7 +25,10 @@
 //! - A child in its parent's memory has its own actions in the kernel, but not here: it sets them
 //!   without the library.
 //!
-//! Decision: docs/decisions/run-calls.md, "Signal handlers are deferred by resending".
+//! Waits for file locks end with EINTR or restart. A call from a handler on a signal stack costs
+//! six kernel calls more. *Rejected:* masking around each call (0.5 µs); SS_AUTODISARM (a handler
+//! that leaves by a jump never has it back); serving calls on the program's signal stack (it has a
+//! few KiB).
 
 pub mod faults;
 
