@@ -23,8 +23,8 @@ impl Credentials {
         Credentials { uid, gid, groups: groups.into(), umask: 0o022 }
     }
 
-    /// Those of this process at this moment: effective user and group, supplementary groups, and
-    /// umask.
+    /// The credentials of this process at this moment: effective user and group, supplementary
+    /// groups, and umask.
     pub fn of_process() -> Credentials {
         let groups: Vec<u32> =
             rustix::process::getgroups().unwrap_or_default().into_iter().map(|group| group.as_raw()).collect();

@@ -258,7 +258,7 @@ pub struct Space {
     pub total_bytes: u64,
     /// Free bytes. Removed files return their space with a delay.
     pub free_bytes: u64,
-    /// Those of them that one new file of any user can hold: without what is reserved for root
+    /// Free bytes that one new file of any user can hold: without what is reserved for root
     /// (`directfs tune --reserved`).
     pub available_bytes: u64,
     /// Number of files of all kinds that the image can hold.

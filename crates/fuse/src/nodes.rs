@@ -50,7 +50,7 @@ impl KnownNode {
 struct Listing {
     /// Files in it. Zero: the kernel will list the directory again, as far as the server knows.
     files: u32,
-    /// Those whose attributes the kernel must request again.
+    /// Files in it whose attributes the kernel must request again.
     outdated: u32,
 }
 

@@ -31,7 +31,7 @@ pub struct Server {
     path: PathBuf,
     /// Keeps flags of the mount.
     guard: Option<Guard>,
-    /// Those of the session.
+    /// Capabilities of FUSE that the session has enabled.
     pub(crate) capabilities: u64,
 }
 

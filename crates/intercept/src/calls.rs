@@ -37,7 +37,7 @@ mod numbers {
     #![allow(non_upper_case_globals)]
     pub use libc::*;
 
-    // Those without a name in libc on every machine. They hide libc's of the same name.
+    // Numbers that libc does not name on every machine. They hide libc's of the same name.
     /// Linux 5.11.
     pub const SYS_epoll_pwait2: c_long = 441;
     /// Linux 6.5.

@@ -85,9 +85,9 @@ pub const INTERNAL_FLAGS: i32 = SILENT as i32 | CREATED;
 /// Flags of a fanotify descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkGroupFlags {
-    /// Those of fanotify_init, and of `engine::watch`.
+    /// Flags of fanotify_init, and of `engine::watch`.
     pub group: u32,
-    /// Those of the descriptors in its events.
+    /// Flags of the descriptors in its events.
     pub event: u32,
 }
 

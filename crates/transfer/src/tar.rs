@@ -26,7 +26,7 @@ pub const PREFIX: Field = Field(345, 155);
 
 /// `magic` and `version` of POSIX.
 pub const USTAR: &[u8; 8] = b"ustar\x0000";
-/// Those of GNU tar, which uses the bytes of the prefix otherwise.
+/// `magic` and `version` of GNU tar, which uses the bytes of the prefix otherwise.
 pub const GNU: &[u8; 8] = b"ustar  \0";
 
 /// A header.

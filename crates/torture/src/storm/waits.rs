@@ -83,9 +83,9 @@ fn voluntary_switches() -> i64 {
 /// Calls with names of their own that workers made beside a stopped one.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct WaitCounts {
-    /// All.
+    /// All calls.
     pub calls: u64,
-    /// Those that waited for over 10 ms.
+    /// Calls that waited for over 10 ms.
     pub long: u64,
     /// The longest wait.
     pub longest_us: u64,

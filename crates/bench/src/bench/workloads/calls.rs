@@ -183,7 +183,7 @@ impl Round {
             pairs(names, others, watch, |name, other| directory.link(name, other))
         })?;
         if linked {
-            // These are not the last names; removing them is cheaper than removing a file.
+            // The files have another name, so removing this one is cheaper than removing a file.
             over(others, &mut Stopwatch::new(0), |name| directory.unlink(name))?;
         }
         Ok(())

@@ -22,7 +22,7 @@ pub mod setup_flag {
     pub const REGISTERED_FD_ONLY: u32 = 1 << 15;
     /// Entries are submitted in their order.
     pub const NO_ARRAY: u32 = 1 << 16;
-    /// Those that this library knows. Of the later ones some change the layout of entries.
+    /// The flags that this library knows. Some later ones change the layout of entries.
     pub const KNOWN: u32 = (1 << 19) - 1;
 }
 

@@ -29,9 +29,9 @@ const NO_OWNER: u32 = u32::MAX - 1;
 /// Ids of the image that a thread had when the process entered the namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct IdsAtEntry {
-    /// User and group.
+    /// Real user and group.
     pub real: (u32, u32),
-    /// Those for files.
+    /// User and group that count for files.
     pub effective: (u32, u32),
     /// Groups.
     pub groups: [u32; GROUPS_AT_ENTRY],

@@ -88,7 +88,7 @@ static ACTIONS: [ProgramAction; SIGNALS + 1] = [const { ProgramAction::new() }; 
 /// The set of signals of faults and of inline syscalls.
 pub const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS);
 
-/// Those that the library handles first in this program.
+/// The signals that the library handles first in this program.
 fn guarded() -> u64 {
     if armed_threads::is_armed() { FAULTS } else { FAULTS & !bit(libc::SIGSYS) }
 }
@@ -290,7 +290,8 @@ pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
         libc::SIG_UNBLOCK => *masked &= !wanted,
         _ => *masked = wanted,
     }
-    // Those of them that arrived meanwhile: see `postpone`. What was blocked is in the result.
+    // Postponed signals (see `postpone`) that are no longer masked arrive now. The result has what
+    // was blocked.
     let arriving = postponed & !*masked;
     if arriving != 0 {
         // SAFETY: inside the library signals wait until the call is done.
