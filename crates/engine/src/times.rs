@@ -19,7 +19,7 @@
 //! older or newer than files of the kernel that were written before or after. A new layout of the
 //! dentry: older programs could not use the image.
 //!
-//! *Consequences:* recovery finds the lost bit in the inode that the newest name stands for; after
+//! *Limits:* recovery finds the lost bit in the inode that the newest name stands for; after
 //! the removal of a file or the rename of a directory it may show 1 ns more. The kernel takes a
 //! finer time for a file that was changed again after a look at it (since Linux 6.13): files of the
 //! image may be older than that within a tick, as on FUSE and NFS.
