@@ -49,7 +49,7 @@ pub fn snapshot(
     watch: make::Watch<'_>,
 ) -> Result<(), ImageError> {
     let path = image.as_ref();
-    snapshot_by(path, target, identity, |file| copy(path, file, options, watch))
+    snapshot_by(path, target, identity, |file| copy_state(path, file, options, watch))
 }
 
 /// Makes a new file that `copy` fills with the content of an image.
@@ -80,7 +80,9 @@ pub fn open_copy<E: From<ImageError>>(
     Ok(Image::open(place, &OpenImage { exclusive: true, commits: CommitPolicy::Never, ..OpenImage::default() })?)
 }
 
-fn copy(path: &Path, into: &File, options: &OpenImage, watch: make::Watch<'_>) -> Result<(), ImageError> {
+/// Copies the state of one moment into an empty file, as it is: a copy of an image in use looks like
+/// one after a crash.
+pub fn copy_state(path: &Path, into: &File, options: &OpenImage, watch: make::Watch<'_>) -> Result<(), ImageError> {
     let (file, _) = open_file(path, true)?;
     let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
     let failed = |source| lock_error(path, source);

@@ -1,0 +1,165 @@
+//! What this machine keeps of stores: `~/.cache/directfs/store` (or below XDG_CACHE_HOME).
+//!
+//! ```text
+//! indexes/SHA256   indexes of layers: a push of an unchanged image needs one request
+//! pending/SHA256   layers that a push uploaded before it was killed
+//! ```
+//!
+//! Invariants
+//! - A file has its name when it is whole (rename), so a killed process leaves at most a file that
+//!   begins with `.`, which [`Cache::trim`] removes after a day.
+//! - Nothing is trusted: an index is verified as one from the store is. Without a cache
+//!   everything works, with more requests.
+
+use crate::head::{Layer, hex, random_hex};
+use crate::layer::Index;
+use crate::objects::check_tail;
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Bytes of the cache, unless DIRECTFS_CACHE_BYTES says otherwise.
+const BYTES_MAX: u64 = 20 << 30;
+/// What a killed process left is removed after this time.
+const LEFT: Duration = Duration::from_secs(24 * 3600);
+
+/// The cache; without a directory it is empty and stays so.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    directory: Option<PathBuf>,
+}
+
+/// Layers that are in the store, and that no head names yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// The prefix's lineage; none: it had no head.
+    pub lineage: Option<String>,
+    /// Removals of objects when the layers were uploaded: later ones may have taken them.
+    pub sweeps: u64,
+    /// The layers, oldest first.
+    pub layers: Vec<Layer>,
+}
+
+impl Cache {
+    /// The cache of this user.
+    pub fn of_user() -> Cache {
+        let base = std::env::var_os("XDG_CACHE_HOME").filter(|path| Path::new(path).is_absolute()).map(PathBuf::from);
+        let home = || Some(PathBuf::from(std::env::var_os("HOME").filter(|home| !home.is_empty())?).join(".cache"));
+        Cache { directory: base.or_else(home).map(|base| base.join("directfs/store")) }
+    }
+
+    /// A cache in a directory.
+    pub fn in_directory(directory: &Path) -> Cache {
+        Cache { directory: Some(directory.to_owned()) }
+    }
+
+    /// No cache.
+    pub fn none() -> Cache {
+        Cache { directory: None }
+    }
+
+    fn path(&self, kind: &str, name: &str) -> Option<PathBuf> {
+        Some(self.directory.as_ref()?.join(kind).join(name))
+    }
+
+    fn read(&self, kind: &str, name: &str) -> Option<Vec<u8>> {
+        let path = self.path(kind, name)?;
+        let bytes = std::fs::read(&path).ok()?;
+        touch(&path);
+        Some(bytes)
+    }
+
+    /// Keeps bytes; what cannot be kept is fetched again.
+    fn write(&self, kind: &str, name: &str, bytes: &[u8]) {
+        let Some(path) = self.path(kind, name) else { return };
+        let temporary = path.with_file_name(format!(".{}", random_hex()));
+        let written = private_directory(&path)
+            .and_then(|()| std::fs::write(&temporary, bytes))
+            .and_then(|()| std::fs::rename(&temporary, &path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+    }
+
+    /// The index of a layer.
+    pub fn index(&self, layer: &Layer) -> Option<Index> {
+        check_tail(layer, &self.read("indexes", &layer.sha256)?).ok()
+    }
+
+    /// Keeps the index of a layer: its last bytes.
+    pub fn keep_index(&self, layer: &Layer, tail: &[u8]) {
+        self.write("indexes", &layer.sha256, tail);
+    }
+
+    /// What an interrupted push to a location left.
+    pub fn pending(&self, shown: &str) -> Option<Pending> {
+        serde_json::from_slice(&self.read("pending", &key(shown.as_bytes()))?).ok()
+    }
+
+    /// Keeps what a push has uploaded; `None`: nothing is pending.
+    pub fn keep_pending(&self, shown: &str, pending: Option<&Pending>) {
+        let name = key(shown.as_bytes());
+        match pending.map(serde_json::to_vec) {
+            Some(Ok(bytes)) => self.write("pending", &name, &bytes),
+            _ => {
+                if let Some(path) = self.path("pending", &name) {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
+        }
+    }
+
+    /// Removes what was not used for longest, until the cache fits its limit.
+    pub fn trim(&self) {
+        let Some(directory) = &self.directory else { return };
+        let limit = std::env::var("DIRECTFS_CACHE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(BYTES_MAX);
+        trim_to(directory, limit);
+    }
+}
+
+fn trim_to(directory: &Path, limit: u64) {
+    let mut files = Vec::new();
+    for kind in ["indexes", "pending"] {
+        let entries = std::fs::read_dir(directory.join(kind));
+        for entry in entries.into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let is_left = entry.file_name().as_encoded_bytes().starts_with(b".");
+            if is_left && used.elapsed().is_ok_and(|age| age > LEFT) {
+                let _ = std::fs::remove_file(entry.path());
+            } else if !is_left {
+                files.push((used, std::os::unix::fs::MetadataExt::blocks(&metadata) * 512, entry.path()));
+            }
+        }
+    }
+    let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+    files.sort();
+    for (_, bytes, path) in files {
+        if total <= limit {
+            return;
+        }
+        if std::fs::remove_file(&path).is_ok() {
+            total -= bytes;
+        }
+    }
+}
+
+/// Makes the directory of a file, for this user alone.
+fn private_directory(path: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(crate::image::parent(path))
+}
+
+/// Marks a file as used now.
+fn touch(path: &Path) {
+    if let Ok(file) = File::open(path) {
+        let _ = file.set_modified(SystemTime::now());
+    }
+}
+
+fn key(bytes: &[u8]) -> String {
+    hex(digest(&SHA256, bytes).as_ref())
+}

@@ -1,0 +1,85 @@
+//! `file:///DIRECTORY`: a store in a directory of this machine, or on a disk that machines share.
+//!
+//! `object_store` has such a store, without conditional replacement. Here it is performed under a
+//! lock on a file beside the object (flock, which NFS version 4 and cluster file systems forward).
+//! The lock ends with its process, and the replacement is a rename, so a killed writer leaves the
+//! old object or the new one.
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
+use std::path::PathBuf;
+
+/// A store in a directory.
+#[derive(Debug)]
+pub struct Directory(LocalFileSystem);
+
+impl Directory {
+    /// The store whose paths are those of this machine.
+    pub fn new() -> Directory {
+        Directory(LocalFileSystem::new().with_fsync(true))
+    }
+
+    /// Takes the lock on an object; it ends with the file.
+    async fn lock(&self, location: &Path) -> Result<File> {
+        let mut path: PathBuf = self.0.path_to_filesystem(location)?;
+        path.as_mut_os_string().push(".lock");
+        let locked = tokio::task::spawn_blocking(move || {
+            let file = File::options().create(true).append(true).open(&path)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok::<_, std::io::Error>(file)
+        });
+        locked.await?.map_err(|source| Error::Generic { store: "directory", source: source.into() })
+    }
+}
+
+impl std::fmt::Display for Directory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Directory {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, mut opts: PutOptions) -> Result<PutResult> {
+        let PutMode::Update(expected) = opts.mode else { return self.0.put_opts(location, payload, opts).await };
+        let _locked = self.lock(location).await?;
+        let found = self.0.head(location).await?;
+        if found.e_tag != expected.e_tag {
+            return Err(Error::Precondition { path: location.to_string(), source: "the object is another one".into() });
+        }
+        opts.mode = PutMode::Overwrite;
+        self.0.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        self.0.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.0.get_opts(location, options).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.0.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.0.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.0.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.0.copy_opts(from, to, options).await
+    }
+}

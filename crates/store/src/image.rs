@@ -1,0 +1,194 @@
+//! Images as files: the state that is pushed, and the file that is pulled.
+
+use crate::error::StoreError;
+use crate::layer::BLOCK;
+use posix::image::{Image, ImageError, Watch, image_length, open_copy, trim};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// One state of an image, at rest.
+#[derive(Debug)]
+pub struct Source {
+    file: File,
+    size: u64,
+    uuid: String,
+}
+
+impl Source {
+    /// A state in a file. `uuid`: 32 hexadecimal digits.
+    pub fn new(file: File, size: u64, uuid: String) -> Source {
+        Source { file, size, uuid }
+    }
+
+    /// The state of one moment of an image, which `copy` copies into a file without a name. It is
+    /// left clean, and without what freed blocks held: that is neither sent nor shown to others.
+    pub fn of_image<E: From<ImageError>>(
+        path: &Path,
+        watch: Watch<'_>,
+        copy: impl FnOnce(&File) -> Result<(), E>,
+    ) -> Result<Source, E> {
+        let failed = |source| ImageError::File { action: "copy", path: path.to_owned(), source };
+        let mut kept = None;
+        let image: Image = open_copy(path, |into| {
+            kept = Some(into.try_clone());
+            copy(into)
+        })?;
+        image.close()?;
+        let file = kept.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into())).map_err(failed)?;
+        let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match trim(&place, &Default::default(), watch) {
+            // Freed blocks are sent, too, if the file system of the copy has no holes.
+            Ok(_) | Err(ImageError::NoHoles { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Its place is that of every version.
+        let mut uuid = [0; 16];
+        file.read_exact_at(&mut uuid, 8).map_err(failed)?;
+        Ok(Source { size: image_length(Path::new(&place))?, file, uuid: crate::head::hex(&uuid) })
+    }
+
+    /// Bytes of the image.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// UUID of the image: 32 hexadecimal digits.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// An estimate of the bytes that are no holes.
+    pub fn used_bytes(&self) -> u64 {
+        self.file.metadata().map_or(self.size, |metadata| {
+            std::os::unix::fs::MetadataExt::blocks(&metadata).saturating_mul(512).min(self.size)
+        })
+    }
+
+    /// Reads the image from its beginning.
+    pub fn reader(&self) -> Reader<'_> {
+        Reader { source: self, at: 0, end: 0, piece: vec![0; PIECE] }
+    }
+}
+
+/// Reads what is not in holes.
+pub struct Reader<'s> {
+    source: &'s Source,
+    at: u64,
+    /// End of the part without holes in which `at` is.
+    end: u64,
+    piece: Vec<u8>,
+}
+
+impl Reader<'_> {
+    /// The next blocks, and the number of the first one. Bytes beyond the image's end are zero.
+    pub fn next(&mut self) -> Result<Option<(u64, &[u8])>, StoreError> {
+        let failed = |source| StoreError::Local { action: "read", path: "the copy of the image".into(), source };
+        let size = self.source.size;
+        if self.at >= self.end {
+            let found = extent(&self.source.file, self.at, size).map_err(failed)?;
+            let Some((start, end)) = found else { return Ok(None) };
+            // A block counts as a whole.
+            (self.at, self.end) = (start - start % BLOCK as u64, end);
+        }
+        let whole = ((self.end - self.at).min(PIECE as u64) as usize).next_multiple_of(BLOCK);
+        let readable = whole.min((size - self.at) as usize);
+        self.piece[readable..whole].fill(0);
+        self.source.file.read_exact_at(&mut self.piece[..readable], self.at).map_err(failed)?;
+        let first = self.at / BLOCK as u64;
+        self.at += whole as u64;
+        Ok(Some((first, &self.piece[..whole])))
+    }
+}
+
+/// The next part of a file that may hold anything but zeros.
+fn extent(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if at >= size {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        // The file system does not know holes.
+        Err(Errno::INVAL) => at,
+        Err(errno) => return Err(errno.into()),
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+    Ok((start < end).then_some((start, end)))
+}
+
+/// A new file, which gets its name when it is whole and on its disk.
+pub struct NewFile {
+    /// The file.
+    pub file: File,
+    path: PathBuf,
+    /// Its name until then, where the file system has no files without names.
+    temporary: Option<PathBuf>,
+}
+
+impl NewFile {
+    /// Creates a file beside its final place.
+    pub fn create(path: &Path) -> Result<NewFile, StoreError> {
+        let failed = |source| StoreError::Local { action: "create", path: path.to_owned(), source };
+        if path.symlink_metadata().is_ok() {
+            return Err(failed(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "it exists; remove it, or choose another name",
+            )));
+        }
+        let directory = parent(path);
+        let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
+        let (file, temporary) = match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
+            Ok(file) => (file, None),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+                let temporary = directory.join(format!(".directfs-{}", crate::head::random_hex()));
+                let file = rustix::fs::open(&temporary, flags | OFlags::CREATE | OFlags::EXCL, mode);
+                (file.map_err(|errno| failed(errno.into()))?, Some(temporary))
+            }
+            Err(errno) => return Err(failed(errno.into())),
+        };
+        Ok(NewFile { file: File::from(file), path: path.to_owned(), temporary })
+    }
+
+    /// Writes the file to its disk and gives it its name. `false`: the name is taken meanwhile.
+    pub fn finish(mut self) -> Result<bool, StoreError> {
+        let failed = |path: &Path, source| StoreError::Local { action: "write", path: path.to_owned(), source };
+        self.file.sync_all().map_err(|source| failed(&self.path, source))?;
+        let from = match &self.temporary {
+            Some(temporary) => temporary.clone(),
+            None => PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd())),
+        };
+        let linked = match rustix::fs::linkat(CWD, &from, CWD, &self.path, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(failed(&self.path, errno.into())),
+        };
+        if let Some(temporary) = self.temporary.take() {
+            // The name that is left means nothing.
+            let _ = std::fs::remove_file(temporary);
+        }
+        let synced = File::open(parent(&self.path)).and_then(|directory| directory.sync_all());
+        synced.map_err(|source| failed(&self.path, source))?;
+        Ok(linked)
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = self.temporary.take() {
+            let _ = std::fs::remove_file(temporary);
+        }
+    }
+}
+
+/// The directory in which a file is.
+pub fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

@@ -1,0 +1,49 @@
+//! Images of DirectFS in object stores: S3, Google, Azure, or a directory.
+//!
+//! ```text
+//!  image --(one moment, at rest)--> push --> layers, then head      sweep, merge: behind the head
+//!  file  <--(verified)------------- pull <-- head, then layers
+//! ```
+//!
+//! A prefix of a store holds one image: a `head` that names states, and immutable layers of which
+//! they consist. Used by the command only: programs under `run` have neither this crate nor its
+//! runtime.
+//!
+//! Invariants
+//! - Each change counts by one conditional replacement of the head (`head`).
+//! - A reader verifies everything from the head on (`layer`).
+//! - A command that is killed at any moment leaves the old state or the new one, whole (`push`).
+//! - A sweep removes nothing that a kept state needs (`sweep`).
+//!
+//! What this relies on in a store: an object is written whole or not at all, a read after a write
+//! finds it, and conditions are heeded. The format is in docs/format.md.
+
+mod cache;
+mod defects;
+mod directory;
+mod error;
+mod head;
+mod image;
+mod layer;
+mod location;
+mod merge;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod model_tests;
+mod objects;
+mod pull;
+mod push;
+mod session;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use cache::Cache;
+pub use error::StoreError;
+pub use head::{At, Head, State};
+pub use image::Source;
+pub use objects::{Event, Watch};
+pub use push::{PushOptions, Pushed};
+pub use session::{Store, seconds_now, this_writer};
+pub use sweep::Swept;

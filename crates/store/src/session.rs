@@ -1,0 +1,88 @@
+//! A store as the commands use it: calls that wait, on a runtime of their own.
+
+use crate::cache::Cache;
+use crate::error::StoreError;
+use crate::head::{At, Head, State};
+use crate::image::{NewFile, Source};
+use crate::location::Location;
+use crate::objects::{Objects, Watch};
+use crate::push::{PushOptions, Pushed, push};
+use crate::sweep::{Swept, sweep};
+use crate::{merge, pull};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::runtime::{Builder, Runtime};
+
+/// Threads that talk to the store.
+const THREADS: usize = 2;
+
+/// One prefix of a store.
+pub struct Store {
+    objects: Objects,
+    cache: Cache,
+    runtime: Runtime,
+}
+
+impl Store {
+    /// A store at a URL. No request is made.
+    pub fn open(url: &str, cache: Cache, watch: Arc<Watch>) -> Result<Store, StoreError> {
+        let objects = Objects::new(Location::parse(url)?, watch);
+        let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
+        let runtime = runtime
+            .map_err(|error| StoreError::Setup { shown: objects.shown().to_owned(), reason: error.to_string() })?;
+        Ok(Store { objects, cache, runtime })
+    }
+
+    /// The URL, for messages.
+    pub fn shown(&self) -> &str {
+        self.objects.shown()
+    }
+
+    /// What the prefix holds.
+    pub fn head(&self) -> Result<Head, StoreError> {
+        Ok(self.runtime.block_on(self.objects.existing_head())?.head)
+    }
+
+    /// Pushes a state, and merges layers if there are many.
+    pub fn push(&self, source: &Source, options: &PushOptions) -> Result<Pushed, StoreError> {
+        self.runtime.block_on(async {
+            let pushed = push(&self.objects, &self.cache, source, options).await?;
+            if pushed.is_new {
+                // The push counts already; the next one merges what this one cannot.
+                match merge::merge(&self.objects, &self.cache, options.now).await {
+                    Err(StoreError::Stopped) => return Err(StoreError::Stopped),
+                    _ => self.cache.trim(),
+                }
+            }
+            Ok(pushed)
+        })
+    }
+
+    /// Writes a state to a new file, which has its name when it is whole.
+    pub fn pull(&self, at: &At, target: &Path) -> Result<State, StoreError> {
+        let new = NewFile::create(target)?;
+        let state = self.runtime.block_on(pull::pull(&self.objects, at, &new.file))?;
+        if new.finish()? {
+            return Ok(state);
+        }
+        let source = std::io::ErrorKind::AlreadyExists.into();
+        Err(StoreError::Local { action: "create", path: target.to_owned(), source })
+    }
+
+    /// Removes what no kept state needs, after `grace` seconds.
+    pub fn sweep(&self, grace: u64) -> Result<Swept, StoreError> {
+        self.runtime.block_on(sweep(&self.objects, grace, seconds_now()))
+    }
+}
+
+/// Seconds since 1970.
+pub fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// This process, for messages to other writers.
+pub fn this_writer() -> String {
+    let system = rustix::system::uname();
+    format!("process {} on {}", std::process::id(), system.nodename().to_string_lossy())
+}
