@@ -68,12 +68,8 @@ fn client(scheme: &str, place: &str) -> object_store::Result<Arc<dyn ObjectStore
     // The TLS library of this process; another call may have chosen it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = client_options();
-    let retry = RetryConfig {
-        max_retries: 3,
-        retry_timeout: Duration::from_secs(60),
-        backoff: BackoffConfig::default(),
-        ..RetryConfig::default()
-    };
+    let retry =
+        RetryConfig { max_retries: 3, retry_timeout: Duration::from_secs(60), backoff: BackoffConfig::default() };
     Ok(match scheme {
         "s3" => {
             Arc::new(AmazonS3Builder::from_env().with_url(place).with_client_options(client).with_retry(retry).build()?)

@@ -1,7 +1,7 @@
 //! The objects of one prefix: requests with retries, and what their answers must be.
 //!
 //! Every request is repeated after a failure that may pass, with growing pauses, and after an
-//! answer that is too short or fails its checksum. The client below repeats requests by itself, too,
+//! answer that is too short or fails its checksum. The client below repeats requests, too,
 //! so a replacement of the head may be performed although its answer is a refusal: then the head
 //! carries this writer's nonce.
 
@@ -212,7 +212,7 @@ impl Objects {
         self.head().await?.ok_or_else(|| StoreError::NoImage { shown: self.location.shown.clone() })
     }
 
-    /// Replaces the head that was read (`None`: there was none) on condition that it is still there.
+    /// Replaces the head that was read (`None`: there was none) if it is still there.
     pub async fn replace_head(&self, over: Option<&Found>, head: &mut Head) -> Result<Replaced, StoreError> {
         head.nonce = random_hex();
         let path = self.head_path();

@@ -18,7 +18,8 @@ fn built() -> crate::layer::Built {
     for number in [3, 4].into_iter().chain(70..170) {
         builder.add(number, &block(number as u8), sum(&block(number as u8))).unwrap();
         if number == 4 {
-            [5, 6].map(|number| builder.add_zero(number));
+            builder.add_zero(5);
+            builder.add_zero(6);
         }
     }
     builder.finish().unwrap()

@@ -80,8 +80,8 @@ pub fn open_copy<E: From<ImageError>>(
     Ok(Image::open(place, &OpenImage { exclusive: true, commits: CommitPolicy::Never, ..OpenImage::default() })?)
 }
 
-/// Copies the state of one moment into an empty file, as it is: a copy of an image in use looks like
-/// one after a crash.
+/// Copies the state of one moment into an empty file, as it is: a copy of an image in use looks
+/// like one after a crash.
 pub fn copy_state(path: &Path, into: &File, options: &OpenImage, watch: make::Watch<'_>) -> Result<(), ImageError> {
     let (file, _) = open_file(path, true)?;
     let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
