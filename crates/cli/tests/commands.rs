@@ -2,6 +2,8 @@
 
 #[path = "commands/documents.rs"]
 mod documents;
+#[path = "commands/stores.rs"]
+mod stores;
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};

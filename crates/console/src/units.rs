@@ -9,6 +9,21 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| format!("{text:?} is not a number of seconds; write for example 5 or 0.5"))
 }
 
+/// Parses a time such as `90s`, `30m`, `12h` or `7d`.
+pub fn parse_age(text: &str) -> Result<Duration, String> {
+    let remedy = || format!("{text:?} is not a time; write a number followed by s, m, h or d, for example 12h or 7d");
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(remedy)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(remedy()),
+    };
+    let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds));
+    number.map(Duration::from_secs).ok_or_else(remedy)
+}
+
 /// Parses a size such as `512M`, `4G`, `1.5T`, `65536`: powers of 1024, with or without a trailing
 /// `B` or `iB`.
 pub fn parse_size(text: &str) -> Result<u64, String> {

@@ -3,6 +3,7 @@
 //! ```text
 //! indexes/SHA256   indexes of layers: a push of an unchanged image needs one request
 //! pending/SHA256   layers that a push uploaded before it was killed
+//! images/LINEAGE-GENERATION   states of images that runs use
 //! ```
 //!
 //! Invariants
@@ -14,6 +15,7 @@
 use crate::head::{Layer, hex, random_hex};
 use crate::layer::Index;
 use crate::objects::check_tail;
+use posix::image::users;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -111,7 +113,17 @@ impl Cache {
         }
     }
 
-    /// Removes what was not used for longest, until the cache fits its limit.
+    /// The place of a state of an image, in a directory that exists; a state that is there counts
+    /// as used now. `None`: there is no cache.
+    pub fn image(&self, lineage: &str, generation: u64) -> Option<PathBuf> {
+        let path = self.path("images", &format!("{lineage}-{generation}"))?;
+        private_directory(&path).ok()?;
+        touch(&path);
+        Some(path)
+    }
+
+    /// Removes what was not used for longest, until the cache fits its limit. The newest file stays
+    /// and images that processes use do.
     pub fn trim(&self) {
         let Some(directory) = &self.directory else { return };
         let limit = std::env::var("DIRECTFS_CACHE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(BYTES_MAX);
@@ -121,7 +133,7 @@ impl Cache {
 
 fn trim_to(directory: &Path, limit: u64) {
     let mut files = Vec::new();
-    for kind in ["indexes", "pending"] {
+    for kind in ["indexes", "pending", "images"] {
         let entries = std::fs::read_dir(directory.join(kind));
         for entry in entries.into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
@@ -136,11 +148,14 @@ fn trim_to(directory: &Path, limit: u64) {
     }
     let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
     files.sort();
+    files.pop();
     for (_, bytes, path) in files {
         if total <= limit {
             return;
         }
-        if std::fs::remove_file(&path).is_ok() {
+        // Nothing locks an index.
+        let is_used = File::open(&path).and_then(users).is_ok_and(|users| !users.none());
+        if !is_used && std::fs::remove_file(&path).is_ok() {
             total -= bytes;
         }
     }
@@ -150,7 +165,7 @@ fn trim_to(directory: &Path, limit: u64) {
 fn private_directory(path: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true).create(crate::image::parent(path))
+    builder.recursive(true).create(path.parent().unwrap_or(Path::new(".")))
 }
 
 /// Marks a file as used now.

@@ -3,7 +3,8 @@
 //! `object_store` has such a store, without conditional replacement. Here it is performed under a
 //! lock on a file beside the object (flock, which NFS version 4 and cluster file systems forward).
 //! The lock ends with its process, and the replacement is a rename, so a killed writer leaves the
-//! old object or the new one.
+//! old object or the new one. An object's tag is made of inode, time and size. An inode can be used
+//! again, so two replacements are [`APART`] from each other: their times differ.
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -16,6 +17,10 @@ use object_store::{
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// The least time between two replacements: several steps of the clocks of file systems.
+const APART: Duration = Duration::from_millis(20);
 
 /// A store in a directory.
 #[derive(Debug)]
@@ -55,6 +60,7 @@ impl ObjectStore for Directory {
         if found.e_tag != expected.e_tag {
             return Err(Error::Precondition { path: location.to_string(), source: "the object is another one".into() });
         }
+        tokio::time::sleep(APART).await;
         opts.mode = PutMode::Overwrite;
         self.0.put_opts(location, payload, opts).await
     }

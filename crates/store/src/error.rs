@@ -127,6 +127,14 @@ pub enum StoreError {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// There is no place for a cache.
+    #[error(
+        "no directory for a cache: set HOME or XDG_CACHE_HOME to a directory that this user may write, or use `directfs pull`"
+    )]
+    NoCache,
+    /// The image, or the file that is to become one.
+    #[error(transparent)]
+    Image(#[from] posix::image::ImageError),
     /// The caller stopped it.
     #[error("stopped; the store holds its old state")]
     Stopped,

@@ -26,8 +26,10 @@ const VERSION: u64 = 1;
 pub const HEAD_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an image at most.
 const SIZE_MAX: u64 = 1 << 56;
-/// Bytes of a layer at most.
-const LAYER_BYTES_MAX: u64 = 1 << 32;
+/// Bytes of a layer at most; a reader holds several in memory. Writers end a layer at 128 MiB.
+const LAYER_BYTES_MAX: u64 = 1 << 28;
+/// Bytes of a tag and of a writer's name at most.
+const TEXT_BYTES_MAX: usize = 255;
 
 /// What a prefix holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +149,13 @@ impl Head {
             layers: Vec::new(),
             retired: Vec::new(),
         }
+    }
+
+    /// UUID of the image in its usual notation.
+    pub fn uuid(&self) -> String {
+        // It has 32 digits: see `check`.
+        let part = |range| self.uuid.get(range).unwrap_or_default();
+        [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
     }
 
     /// The state that counts.
@@ -282,6 +291,12 @@ impl Head {
         if self.retired.iter().any(|retired| !is_id(&retired.id)) {
             return Err("a retired layer has an impossible name");
         }
+        if self.writer.len() > TEXT_BYTES_MAX || self.writer.contains(char::is_control) {
+            return Err("its writer has an impossible name");
+        }
+        if self.states.iter().filter_map(|state| state.tag.as_ref()).any(|tag| !is_tag(tag)) {
+            return Err("a state has an impossible tag");
+        }
         if !self.states.is_sorted_by(|a, b| a.generation < b.generation) {
             return Err("its states are not in order");
         }
@@ -295,6 +310,14 @@ impl Head {
         }
         Ok(())
     }
+}
+
+/// Whether a text can be a tag: it can be shown, and means neither a generation nor a time.
+pub fn is_tag(text: &str) -> bool {
+    (1..=TEXT_BYTES_MAX).contains(&text.len())
+        && !text.contains(char::is_control)
+        && !text.starts_with('@')
+        && text.parse::<u64>().is_err()
 }
 
 /// Whether a text can be the name of a layer.

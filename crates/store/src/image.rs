@@ -1,15 +1,15 @@
-//! Images as files: the state that is pushed, and the file that is pulled.
+//! The state of an image that is pushed, as a file.
 
 use crate::error::StoreError;
 use crate::layer::BLOCK;
 use posix::image::{Image, ImageError, Watch, image_length, open_copy, trim};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
@@ -122,73 +122,4 @@ fn extent(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     };
     let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
     Ok((start < end).then_some((start, end)))
-}
-
-/// A new file, which gets its name when it is whole and on its disk.
-pub struct NewFile {
-    /// The file.
-    pub file: File,
-    path: PathBuf,
-    /// Its name until then, where the file system has no files without names.
-    temporary: Option<PathBuf>,
-}
-
-impl NewFile {
-    /// Creates a file beside its final place.
-    pub fn create(path: &Path) -> Result<NewFile, StoreError> {
-        let failed = |source| StoreError::Local { action: "create", path: path.to_owned(), source };
-        if path.symlink_metadata().is_ok() {
-            return Err(failed(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "it exists; remove it, or choose another name",
-            )));
-        }
-        let directory = parent(path);
-        let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
-        let (file, temporary) = match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
-            Ok(file) => (file, None),
-            Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
-                let temporary = directory.join(format!(".directfs-{}", crate::head::random_hex()));
-                let file = rustix::fs::open(&temporary, flags | OFlags::CREATE | OFlags::EXCL, mode);
-                (file.map_err(|errno| failed(errno.into()))?, Some(temporary))
-            }
-            Err(errno) => return Err(failed(errno.into())),
-        };
-        Ok(NewFile { file: File::from(file), path: path.to_owned(), temporary })
-    }
-
-    /// Writes the file to its disk and gives it its name. `false`: the name is taken meanwhile.
-    pub fn finish(mut self) -> Result<bool, StoreError> {
-        let failed = |path: &Path, source| StoreError::Local { action: "write", path: path.to_owned(), source };
-        self.file.sync_all().map_err(|source| failed(&self.path, source))?;
-        let from = match &self.temporary {
-            Some(temporary) => temporary.clone(),
-            None => PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd())),
-        };
-        let linked = match rustix::fs::linkat(CWD, &from, CWD, &self.path, AtFlags::SYMLINK_FOLLOW) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(errno) => return Err(failed(&self.path, errno.into())),
-        };
-        if let Some(temporary) = self.temporary.take() {
-            // The name that is left means nothing.
-            let _ = std::fs::remove_file(temporary);
-        }
-        let synced = File::open(parent(&self.path)).and_then(|directory| directory.sync_all());
-        synced.map_err(|source| failed(&self.path, source))?;
-        Ok(linked)
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        if let Some(temporary) = self.temporary.take() {
-            let _ = std::fs::remove_file(temporary);
-        }
-    }
-}
-
-/// The directory in which a file is.
-pub fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -41,8 +41,9 @@ mod tests;
 
 pub use cache::Cache;
 pub use error::StoreError;
-pub use head::{At, Head, State};
+pub use head::{At, Head, State, is_tag};
 pub use image::Source;
+pub use location::is_url;
 pub use objects::{Event, Watch};
 pub use push::{PushOptions, Pushed};
 pub use session::{Store, seconds_now, this_writer};

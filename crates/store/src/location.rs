@@ -35,7 +35,7 @@ impl Location {
     /// Understands a URL. No request is made.
     pub fn parse(text: &str) -> Result<Location, StoreError> {
         let url = Url::parse(text).map_err(|error| StoreError::Location {
-            shown: text.split(['?', '@']).next_back().unwrap_or_default().to_owned(),
+            shown: without_credentials(text).to_owned(),
             reason: error.to_string(),
         })?;
         let place = format!("{}://{}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path());
@@ -85,6 +85,17 @@ fn client(scheme: &str, place: &str) -> object_store::Result<Arc<dyn ObjectStore
             MicrosoftAzureBuilder::from_env().with_url(place).with_client_options(client).with_retry(retry).build()?,
         ),
     })
+}
+
+/// Whether a text names a store, and not a file.
+pub fn is_url(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
+}
+
+/// What may be repeated of a text that is no URL.
+fn without_credentials(text: &str) -> &str {
+    let place = text.split(['?', '#']).next().unwrap_or_default();
+    place.rsplit('@').next().unwrap_or_default()
 }
 
 /// Options of the HTTP client.

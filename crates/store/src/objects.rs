@@ -25,8 +25,8 @@ const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(200);
 /// A request without an answer counts as failed after this time.
 const ANSWER: Duration = Duration::from_secs(900);
-/// After this time without an answer the caller is notified.
-const SILENCE: Duration = Duration::from_secs(5);
+/// How often the caller is notified that a request has no answer yet.
+const TICK: Duration = Duration::from_millis(250);
 
 /// What the caller learns while it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum Event {
         /// All.
         of: u64,
     },
-    /// A request has had no answer, or a failed one, for this many seconds.
+    /// A request has had no answer yet, or a failed one. Follows every quarter of a second.
     Waiting {
         /// Seconds since the request began.
         seconds: u64,
@@ -134,7 +134,7 @@ impl Objects {
             if attempt == ATTEMPTS {
                 return Err(error);
             }
-            tokio::time::sleep(PAUSE * (1 << attempt)).await;
+            self.wait(begun, tokio::time::sleep(PAUSE * (1 << attempt))).await?;
             attempt += 1;
         }
     }
@@ -148,7 +148,7 @@ impl Objects {
         let mut request = std::pin::pin!(request);
         let sent = tokio::time::Instant::now();
         while sent.elapsed() < ANSWER {
-            if let Ok(answer) = tokio::time::timeout(SILENCE, &mut request).await {
+            if let Ok(answer) = tokio::time::timeout(TICK, &mut request).await {
                 return Ok(Some(answer));
             }
             self.notify(Event::Waiting { seconds: begun.elapsed().as_secs() })?;

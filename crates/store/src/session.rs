@@ -3,13 +3,14 @@
 use crate::cache::Cache;
 use crate::error::StoreError;
 use crate::head::{At, Head, State};
-use crate::image::{NewFile, Source};
+use crate::image::Source;
 use crate::location::Location;
 use crate::objects::{Objects, Watch};
 use crate::push::{PushOptions, Pushed, push};
 use crate::sweep::{Swept, sweep};
 use crate::{merge, pull};
-use std::path::Path;
+use posix::image::receive;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::runtime::{Builder, Runtime};
@@ -48,26 +49,42 @@ impl Store {
     pub fn push(&self, source: &Source, options: &PushOptions) -> Result<Pushed, StoreError> {
         self.runtime.block_on(async {
             let pushed = push(&self.objects, &self.cache, source, options).await?;
-            if pushed.is_new {
-                // The push counts already; the next one merges what this one cannot.
-                match merge::merge(&self.objects, &self.cache, options.now).await {
-                    Err(StoreError::Stopped) => return Err(StoreError::Stopped),
-                    _ => self.cache.trim(),
-                }
+            // The push counts already; the next one merges what this one cannot.
+            if pushed.is_new && merge::merge(&self.objects, &self.cache, options.now).await.is_ok() {
+                self.cache.trim();
             }
             Ok(pushed)
         })
     }
 
-    /// Writes a state to a new file, which has its name when it is whole.
-    pub fn pull(&self, at: &At, target: &Path) -> Result<State, StoreError> {
-        let new = NewFile::create(target)?;
-        let state = self.runtime.block_on(pull::pull(&self.objects, at, &new.file))?;
-        if new.finish()? {
-            return Ok(state);
+    /// Writes a state to a file, which has its name when it is whole. `force`: the file may take
+    /// the place of one that no process uses.
+    pub fn pull(&self, at: &At, target: &Path, force: bool) -> Result<State, StoreError> {
+        let mut state = None;
+        receive(target, force, |file| {
+            state = Some(self.runtime.block_on(pull::pull(&self.objects, at, file))?);
+            Ok::<_, StoreError>(())
+        })?;
+        state.ok_or(StoreError::Stopped)
+    }
+
+    /// A file of the cache that has the newest state. It is fetched unless it is there.
+    pub fn cached(&self) -> Result<PathBuf, StoreError> {
+        let head = self.head()?;
+        let missing = || StoreError::NoState { shown: self.shown().to_owned(), wanted: At::Newest.to_string() };
+        let generation = head.newest().ok_or_else(missing)?.generation;
+        let path = self.cache.image(&head.lineage, generation).ok_or(StoreError::NoCache)?;
+        if path.exists() {
+            return Ok(path);
         }
-        let source = std::io::ErrorKind::AlreadyExists.into();
-        Err(StoreError::Local { action: "create", path: target.to_owned(), source })
+        match self.pull(&At::Generation(generation), &path, false) {
+            // Another process may have fetched it meanwhile.
+            Err(error) if !path.exists() => Err(error),
+            _ => {
+                self.cache.trim();
+                Ok(path)
+            }
+        }
     }
 
     /// Removes what no kept state needs, after `grace` seconds.
@@ -84,5 +101,6 @@ pub fn seconds_now() -> u64 {
 /// This process, for messages to other writers.
 pub fn this_writer() -> String {
     let system = rustix::system::uname();
-    format!("process {} on {}", std::process::id(), system.nodename().to_string_lossy())
+    let node = system.nodename().to_string_lossy().replace(char::is_control, "?");
+    format!("process {} on {node}", std::process::id())
 }

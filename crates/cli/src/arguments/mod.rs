@@ -2,11 +2,13 @@
 
 mod images;
 mod running;
+mod stores;
 
 pub use images::{
     CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
 };
 pub use running::{CommitOptions, CommitService, MOUNT_OPTIONS, Mount, MountHelper, Profile, Run, RunInside, Umount};
+pub use stores::{Pull, Push, StoreCommand, StoreGc, StoreList, Stores};
 
 use bench::arguments::{Bench, BenchWorker, Demo, DemoWorker};
 use clap::{Args, Parser, Subcommand};
@@ -70,6 +72,12 @@ pub enum Command {
     Snapshot(Snapshot),
     /// Copy an image as `snapshot` does; the copy has a UUID of its own, so both can be used.
     Clone(CloneImage),
+    /// Send an image to an object store; later only what changed since.
+    Push(Push),
+    /// Fetch an image from an object store.
+    Pull(Pull),
+    /// List and clean up what an object store holds.
+    Store(Stores),
     /// Write a tree of an image to standard output, as a tar archive.
     Export(Export),
     /// Read a tar archive from standard input into an image.
@@ -120,6 +128,12 @@ impl Command {
             Command::Tune(arguments) => arguments.json,
             Command::Snapshot(arguments) => arguments.json,
             Command::Clone(arguments) => arguments.copy.json,
+            Command::Push(arguments) => arguments.json,
+            Command::Pull(arguments) => arguments.json,
+            Command::Store(arguments) => match &arguments.command {
+                StoreCommand::List(arguments) => arguments.json,
+                StoreCommand::Gc(arguments) => arguments.json,
+            },
             Command::Import(arguments) => arguments.json,
             Command::Fsck(arguments) => arguments.json,
             Command::Bench(_)

@@ -63,11 +63,12 @@ Examples:
   directfs run --image /dev/shm/work.img --at /work -C /work/project -- git status
   directfs run --image work.img --discard -- make test          leaves no trace
   directfs run --image work.img --atomic -- ./upgrade.sh        all of it, or nothing
+  directfs run --image s3://backup/work --discard -- make test  fetched once, kept in the cache
 
 Exit codes: that of the command (or the same signal); 125 directfs failed, 126 the command cannot be
 executed, 127 it was not found.")]
 pub struct Run {
-    /// The image [default: a new one in memory].
+    /// The image [default: a new one in memory]; with --discard also the URL of a store (see push).
     #[arg(long, short)]
     pub image: Option<PathBuf>,
     /// Absolute path at which programs see the image; it need not exist. Existing files there are

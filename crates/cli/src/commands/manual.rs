@@ -105,9 +105,13 @@ fn pages() -> Result<Vec<(String, String)>> {
     let mut helper = MountHelper::command();
     helper.build();
     let exit_codes = Help::of(&program).section("EXIT STATUS");
-    let commands = visible_commands(&program).map(|command| Page {
-        name: format!("directfs-{}", command.get_name()),
-        call: format!("directfs {}", command.get_name()),
+    let commands = visible_commands(&program).flat_map(|command| {
+        let parts = visible_commands(command).map(|part| (vec![command.get_name(), part.get_name()], part));
+        std::iter::once((vec![command.get_name()], command)).chain(parts)
+    });
+    let commands = commands.map(|(names, command)| Page {
+        name: format!("directfs-{}", names.join("-")),
+        call: format!("directfs {}", names.join(" ")),
         command,
     });
     let alone = |command| Page { name: name_of(command), call: name_of(command), command };

@@ -9,6 +9,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod resize;
 pub mod snapshot;
+pub mod stores;
 pub mod transfer;
 pub mod trim;
 pub mod umount;

@@ -2,6 +2,7 @@
 
 use super::directory::MountDirectory;
 use crate::arguments::Run;
+use crate::commands::stores;
 use crate::{mounts, terminal, units};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
@@ -9,7 +10,7 @@ use posix::image::{Committer, Image, MakeOptions, OpenImage, memory_available_by
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Smallest default size of an image in memory.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
@@ -29,8 +30,19 @@ pub enum Changes {
     Atomic,
 }
 
-/// Opens the image.
-pub fn open(arguments: &Run) -> Result<(Image, Changes)> {
+/// Brings an image of a store to this machine, as a file of the cache. `None`: it is no such image.
+pub fn fetch(arguments: &Run) -> Result<Option<PathBuf>> {
+    let named = arguments.image.as_deref().and_then(Path::to_str);
+    let Some(url) = named.filter(|name| store::is_url(name)) else { return Ok(None) };
+    ensure!(
+        arguments.discard,
+        "{url}: a run can use an image of a store only with --discard; to change it: `directfs pull`, run, and `directfs push`"
+    );
+    stores::fetch(url).map(Some)
+}
+
+/// Opens the image. `fetched`: the file that has it, if its name is that of a store.
+pub fn open(arguments: &Run, fetched: Option<&Path>) -> Result<(Image, Changes)> {
     let options = OpenImage {
         always_flush: arguments.always_flush,
         commits: arguments.commits.policy(),
@@ -40,7 +52,7 @@ pub fn open(arguments: &Run) -> Result<(Image, Changes)> {
         ..OpenImage::default()
     };
     let _copying = terminal::Copying;
-    if let Some(path) = &arguments.image {
+    if let Some(path) = fetched.or(arguments.image.as_deref()) {
         return Ok(match arguments {
             Run { discard: true, .. } => (Image::open_discarding(path, &options)?, Changes::Discarded),
             Run { atomic: true, .. } => (Image::open_atomic(path, &options)?, Changes::Atomic),

@@ -105,8 +105,10 @@ pub fn profile(arguments: &arguments::Profile) -> Result<std::convert::Infallibl
 
 /// Runs a program to its end, and ends as it did.
 pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::convert::Infallible, Failure> {
-    let foreign = detach_helper::open_descriptors();
     image::refuse_nesting()?;
+    // It may take long: signals end this process until they are blocked.
+    let fetched = image::fetch(arguments)?;
+    let foreign = detach_helper::open_descriptors();
     refuse_two_users()?;
     // Before the image's threads: see `placeholder`.
     let placeholder = launch::placeholder().context("cannot hand the image to programs")?;
@@ -116,7 +118,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     let program = Program::choose(&arguments.command, &mount, &start)?;
     // The limit is the program's: this process writes the image's journal.
     let lifted = Lifted::new();
-    let (image, changes) = image::open(arguments)?;
+    let (image, changes) = image::open(arguments, fetched.as_deref())?;
     if let Some(inside) = start.inside() {
         image::check_directory(&image, inside, &mount)?;
     }

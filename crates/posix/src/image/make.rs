@@ -119,11 +119,7 @@ pub fn make_filled<E: From<ImageError>>(
         image.close()?;
         Ok(())
     };
-    let error = |source| ImageError::File { action: "create", path: path.to_owned(), source };
-    let exists = path.symlink_metadata().is_ok();
-    let place = if exists { path.canonicalize().map_err(error)? } else { path.to_owned() };
-    // Nothing but a free name, or what may be overwritten; it stays locked until it is replaced.
-    let old = if exists { Some(Target::open(&place, options)?) } else { None };
+    let (place, old) = Target::existing(path, options)?;
     if let Some(old) = &old
         && old.is_device
     {
@@ -136,27 +132,53 @@ pub fn make_filled<E: From<ImageError>>(
             }
         };
     }
-    let locks = match &old {
-        Some(old) => Some((old.lock(Byte::Attaching)?, old.lock(Byte::Attached)?)),
-        None => None,
-    };
+    let locks = old.as_ref().map(Target::lock_alone).transpose()?;
     if let Some(old) = &old
         && !options.force
     {
         old.refuse_overwriting()?;
     }
-    let mode = old.as_ref().and_then(|old| Some(old.file.metadata().ok()?.mode() & 0o777)).unwrap_or(options.mode);
-    let new = NewFile::with_mode(&place, mode)?;
+    let new = NewFile::with_mode(&place, old.as_ref().and_then(Target::permissions).unwrap_or(options.mode))?;
     let unnamed = PathBuf::from(format!("/proc/self/fd/{}", new.file.as_raw_fd()));
     let named = |failure: ImageError| failure.with_path(&unnamed, path);
     let made = make_watched(&unnamed, &MakeOptions { force: true, ..options.clone() }, watch).map_err(named)?;
     fill_and_close(&unnamed)?;
-    match exists {
-        true => new.replace()?,
-        false => new.give_name()?,
+    match old {
+        Some(_) => new.replace()?,
+        None => new.give_name()?,
     }
     drop(locks);
     Ok(made)
+}
+
+/// Makes a file that `fill` fills with an image from elsewhere. The file gets its name when it is
+/// whole and on its disk; a failure leaves nothing behind. With `force` it takes the place and the
+/// permissions of a file that is there, unless a process uses that one.
+pub fn receive<E: From<ImageError>>(
+    path: impl AsRef<Path>,
+    force: bool,
+    fill: impl FnOnce(&File) -> Result<(), E>,
+) -> Result<(), E> {
+    let (path, options) = (path.as_ref(), MakeOptions::default());
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(ImageError::from(MapError::Exists { path: path.to_owned() }).into());
+    }
+    let (place, old) = Target::existing(path, &options)?;
+    if let Some(old) = &old
+        && old.is_device
+    {
+        let refused = "it is a device, and only a file can be replaced; choose the name of a file";
+        return Err(old.error("replace")(io::Error::other(refused)).into());
+    }
+    let locks = old.as_ref().map(Target::lock_alone).transpose()?;
+    let new = NewFile::with_mode(&place, old.as_ref().and_then(Target::permissions).unwrap_or(options.mode))?;
+    fill(&new.file)?;
+    match old {
+        Some(_) => new.replace()?,
+        None => new.give_name()?,
+    }
+    drop(locks);
+    Ok(())
 }
 
 /// Makes an image in a file without a name that takes memory as it fills. The memory is freed with
@@ -229,6 +251,26 @@ impl Target {
         Ok(Target { file, path: path.to_owned(), is_new, is_device: kind.is_char_device(), is_in_memory: false })
     }
 
+    /// What has a path, and its own path without links; `None`: the name is free.
+    fn existing(path: &Path, options: &MakeOptions) -> Result<(PathBuf, Option<Target>), ImageError> {
+        if path.symlink_metadata().is_err() {
+            return Ok((path.to_owned(), None));
+        }
+        let error = |source| ImageError::File { action: "create", path: path.to_owned(), source };
+        let place = path.canonicalize().map_err(error)?;
+        let target = Target::open(&place, options)?;
+        Ok((place, Some(target)))
+    }
+
+    /// Keeps all other users away until the locks are dropped.
+    fn lock_alone(&self) -> Result<(LockGuard<&File>, LockGuard<&File>), ImageError> {
+        Ok((self.lock(Byte::Attaching)?, self.lock(Byte::Attached)?))
+    }
+
+    fn permissions(&self) -> Option<u32> {
+        Some(self.file.metadata().ok()?.mode() & 0o777)
+    }
+
     fn error(&self, action: &'static str) -> impl FnOnce(io::Error) -> ImageError {
         let path = self.path.clone();
         move |source| ImageError::File { action, path, source }
@@ -241,8 +283,7 @@ impl Target {
         label: [u8; 64],
         watch: Watch<'_>,
     ) -> Result<Made, ImageError> {
-        let _attaching = self.lock(Byte::Attaching)?;
-        let _attached = self.lock(Byte::Attached)?;
+        let _locks = self.lock_alone()?;
         if !options.force {
             self.refuse_overwriting()?;
         }

@@ -47,7 +47,7 @@ pub use exclusive::ExclusiveImage;
 pub use growth::NO_ROOM;
 pub use handoff::{HandedOff, Handoff, HandoffId};
 pub use left::{KEPT_DAYS, LeftCopy, left_copies, remove_left_copy};
-pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched};
+pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched, receive};
 pub use resize::{Reserve, Resized, Tune, random_uuid, resize, tune};
 pub use runtime::own_description;
 pub use snapshot::{NewIdentity, copy_state, open_copy, snapshot, snapshot_by};

@@ -318,24 +318,28 @@ impl NewFile {
 
     /// Writes it to its disk and gives it its name, in place of the file that has it now.
     pub fn replace(mut self) -> Result<(), ImageError> {
-        if self.temporary.is_none() {
-            let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let directory = directory.unwrap_or(Path::new("."));
-            let temporary = directory.join(format!(".directfs-{:016x}", PLATFORM.random()));
-            self.file
-                .sync_all()
-                .and_then(|()| {
-                    let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-                    rustix::fs::linkat(CWD, from, CWD, &temporary, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
-                })
-                .map_err(|source| ImageError::File { action: "name", path: self.path.clone(), source })?;
-            self.temporary = Some(temporary);
-        }
-        if let Some(temporary) = &self.temporary {
-            let renamed = std::fs::rename(temporary, &self.path);
-            renamed.map_err(|source| ImageError::File { action: "replace", path: self.path.clone(), source })?;
-        }
-        self.temporary = None;
+        let synced = self.file.sync_all();
+        synced.map_err(|source| ImageError::File { action: "write", path: self.path.clone(), source })?;
+        let temporary = match self.temporary.take() {
+            Some(temporary) => temporary,
+            None => {
+                let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let temporary =
+                    directory.unwrap_or(Path::new(".")).join(format!(".directfs-{:016x}", PLATFORM.random()));
+                let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                let linked = rustix::fs::linkat(CWD, from, CWD, &temporary, AtFlags::SYMLINK_FOLLOW);
+                linked.map_err(|errno| ImageError::File {
+                    action: "name",
+                    path: self.path.clone(),
+                    source: errno.into(),
+                })?;
+                temporary
+            }
+        };
+        std::fs::rename(&temporary, &self.path).map_err(|source| {
+            let _ = std::fs::remove_file(&temporary);
+            ImageError::File { action: "replace", path: self.path.clone(), source }
+        })?;
         self.sync_directory();
         Ok(())
     }

@@ -1,0 +1,242 @@
+//! `directfs push`, `pull` and `store`.
+
+use crate::arguments::{Pull, Push, StoreCommand, StoreGc, StoreList, Stores};
+use crate::terminal::{Progress, Table};
+use crate::{interrupt, orders, units};
+use anyhow::{Error, Result, anyhow};
+use pmem::MapError;
+use posix::image::{ImageError, OpenImage, copy_state, image_length};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use store::{At, Cache, Event, PushOptions, Source, State, Store, StoreError, seconds_now, this_writer};
+
+/// A request without an answer is reported after this time, and again when the time has doubled.
+const SILENCE_SECONDS: u64 = 5;
+
+/// What the user sees of work with a store.
+struct Shown {
+    what: &'static str,
+    progress: Option<Progress>,
+    /// Seconds of silence that were reported.
+    reported: u64,
+}
+
+impl Shown {
+    fn show(&mut self, event: Event) {
+        match event {
+            Event::Done { bytes, of } => {
+                let progress = self.progress.get_or_insert_with(|| Progress::quiet(self.what, of >> 20));
+                progress.at(bytes >> 20);
+                if self.reported > 0 {
+                    progress.label(self.what);
+                    self.reported = 0;
+                }
+            }
+            Event::Waiting { seconds } if std::io::stderr().is_terminal() && seconds >= SILENCE_SECONDS => {
+                let progress = self.progress.get_or_insert_with(|| Progress::quiet(self.what, 0));
+                progress.label(&format!("{}: no answer for {seconds} s", self.what));
+                self.reported = seconds;
+            }
+            Event::Waiting { seconds } if seconds >= SILENCE_SECONDS.max(2 * self.reported) => {
+                eprintln!("{}: the store has not answered for {seconds} s; still waiting", self.what);
+                self.reported = seconds;
+            }
+            Event::Waiting { .. } => {}
+        }
+    }
+}
+
+/// Opens a store whose work is shown and can be interrupted.
+fn open(url: &str, what: &'static str) -> Result<Store> {
+    interrupt::catch()?;
+    connect(url, what)
+}
+
+/// Opens a store whose work is shown.
+fn connect(url: &str, what: &'static str) -> Result<Store> {
+    let shown = Mutex::new(Shown { what, progress: None, reported: 0 });
+    let watch = move |event| {
+        shown.lock().unwrap_or_else(PoisonError::into_inner).show(event);
+        interrupt::check().is_ok()
+    };
+    Store::open(url, Cache::of_user(), Arc::new(watch)).map_err(explained)
+}
+
+/// The error as other commands report it.
+fn explained(error: StoreError) -> Error {
+    match error {
+        StoreError::Stopped => interrupt::Stopped(
+            "interrupted; the store holds its old state, and a push that is repeated sends what is missing",
+        )
+        .into(),
+        StoreError::Image(ImageError::Map(MapError::Exists { path })) => {
+            anyhow!("{} already exists: choose another name, or replace it with --force", path.display())
+        }
+        StoreError::Image(error) => error.into(),
+        error => error.into(),
+    }
+}
+
+/// The state of one moment of an image, also of one in use.
+fn state_of(image: &Path) -> Result<Source> {
+    let mut progress = Progress::quiet("copying, MiB", image_length(image).unwrap_or(0) >> 20);
+    let mut copying = |done: u64, _: u64| {
+        progress.at(done >> 20);
+        interrupt::check().is_ok()
+    };
+    let mut trimming = |_: u64, _: u64| interrupt::check().is_ok();
+    let source = Source::of_image(image, &mut trimming, |into| match orders::server_of(image)? {
+        Some(server) => server.copy(into, &mut copying),
+        None => Ok(copy_state(image, into, &OpenImage::default(), &mut copying)?),
+    });
+    source.map_err(|error: Error| match error.downcast_ref() {
+        Some(ImageError::Stopped { .. }) => interrupt::Interrupted.into(),
+        _ => error,
+    })
+}
+
+/// Sends a state of an image.
+pub fn push(arguments: &Push) -> Result<()> {
+    let begun = Instant::now();
+    // A mistake in the URL is reported before the image is copied.
+    let store = open(&arguments.url, "pushing, MiB")?;
+    let source = state_of(&arguments.image)?;
+    let options = PushOptions {
+        tag: arguments.tag.clone(),
+        keep_seconds: arguments.keep.map(|keep| keep.as_secs()),
+        writer: this_writer(),
+        now: seconds_now(),
+        ..PushOptions::default()
+    };
+    let pushed = store.push(&source, &options).map_err(explained)?;
+    let url = store.shown().to_owned();
+    // Ends what is shown.
+    drop(store);
+    if arguments.json {
+        let value = json!({
+            "image": units::path_text(&arguments.image),
+            "url": url,
+            "generation": pushed.generation,
+            "new": pushed.is_new,
+            "blocks": pushed.blocks,
+            "sent_bytes": pushed.bytes,
+            "duration_ns": begun.elapsed().as_nanos() as u64,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else if pushed.is_new {
+        let (sent, took) = (units::size(pushed.bytes), units::duration(begun.elapsed().as_nanos() as f64));
+        println!("pushed to {url} in {took}: generation {}, {sent} sent", pushed.generation);
+    } else {
+        println!("{url} has this state already: generation {}", pushed.generation);
+    }
+    Ok(())
+}
+
+/// Fetches a state of an image.
+pub fn pull(arguments: &Pull) -> Result<()> {
+    let begun = Instant::now();
+    let store = open(&arguments.url, "pulling, MiB")?;
+    let at = arguments.at.as_ref().unwrap_or(&At::Newest);
+    let state = store.pull(at, &arguments.image, arguments.force).map_err(|error| match error {
+        StoreError::Stopped => interrupt::Interrupted.into(),
+        error => explained(error),
+    })?;
+    let url = store.shown().to_owned();
+    // Ends what is shown.
+    drop(store);
+    if arguments.json {
+        let value = json!({
+            "image": units::path_text(&arguments.image),
+            "url": url,
+            "generation": state.generation,
+            "time": state.time,
+            "tag": state.tag,
+            "length": state.size,
+            "duration_ns": begun.elapsed().as_nanos() as u64,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else {
+        let (time, took) = (time_of(state.time), units::duration(begun.elapsed().as_nanos() as f64));
+        println!("pulled to {} in {took}: generation {}, of {time}", arguments.image.display(), state.generation);
+    }
+    Ok(())
+}
+
+/// Brings the newest state to the cache of this user, unless it is there. An interrupt ends this
+/// process, which leaves nothing behind.
+pub fn fetch(url: &str) -> Result<PathBuf> {
+    connect(url, "pulling, MiB")?.cached().map_err(explained)
+}
+
+/// Lists and cleans up.
+pub fn store(arguments: &Stores) -> Result<()> {
+    match &arguments.command {
+        StoreCommand::List(arguments) => list(arguments),
+        StoreCommand::Gc(arguments) => gc(arguments),
+    }
+}
+
+fn list(arguments: &StoreList) -> Result<()> {
+    let store = open(&arguments.url, "listing")?;
+    let head = store.head().map_err(explained)?;
+    let url = store.shown().to_owned();
+    drop(store);
+    let stored_bytes = |state: &State| -> u64 { head.layers_of(state).iter().map(|layer| layer.bytes).sum() };
+    if arguments.json {
+        let state = |state: &State| {
+            json!({
+                "generation": state.generation,
+                "time": state.time,
+                "tag": state.tag,
+                "length": state.size,
+                "stored_bytes": stored_bytes(state),
+            })
+        };
+        let states: Vec<_> = head.states.iter().map(state).collect();
+        let value = json!({ "url": url, "uuid": head.uuid(), "writer": head.writer, "keep_seconds": head.keep_seconds,
+            "states": states });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(());
+    }
+    let mut table = Table::new(&["generation", "time", "image", "stored", "tag"]);
+    for state in &head.states {
+        table.row(vec![
+            state.generation.to_string(),
+            time_of(state.time),
+            units::size(state.size),
+            units::size(stored_bytes(state)),
+            state.tag.clone().unwrap_or_default(),
+        ]);
+    }
+    table.print();
+    Ok(())
+}
+
+fn gc(arguments: &StoreGc) -> Result<()> {
+    let store = open(&arguments.url, "removing")?;
+    let swept = store.sweep(arguments.grace.as_secs()).map_err(explained)?;
+    let url = store.shown().to_owned();
+    drop(store);
+    if arguments.json {
+        let value = json!({
+            "url": url,
+            "removed_objects": swept.objects,
+            "removed_bytes": swept.bytes,
+            "waiting_objects": swept.waiting,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else {
+        let removed = units::counted(swept.objects, "object");
+        let waiting = units::counted(swept.waiting, "object");
+        println!("removed {removed}, {}; {waiting} wait for the end of --grace", units::size(swept.bytes));
+    }
+    Ok(())
+}
+
+/// A time of a store, in this machine's time zone.
+fn time_of(seconds: u64) -> String {
+    units::local_time(seconds.saturating_mul(1_000_000_000))
+}
