@@ -333,14 +333,27 @@ impl Commits {
 
     /// Records an opened journal, and the image that the working copy belongs to.
     pub fn begin(&self, journal: &Journal<ImageFile>, state: &State, uuid: [u8; 16], image: &ImageIdentity) {
-        let words = self.words();
         self.set_journal(journal, state);
+        self.set_image(&uuid, image);
+    }
+
+    fn set_image(&self, uuid: &[u8; 16], image: &ImageIdentity) {
+        let words = self.words();
         for (index, value) in [image.device, image.inode, image.boot].into_iter().enumerate() {
             words[IDENTITY + index].store(value, Relaxed);
         }
         for (index, half) in uuid.as_chunks::<8>().0.iter().enumerate() {
             words[UUID + index].store(u64::from_le_bytes(*half), Relaxed);
         }
+    }
+
+    /// [`Commits::begin`] of a working copy that is never committed: its image's file stays as it
+    /// is, and its journal is not opened.
+    #[cfg(feature = "std")]
+    pub(crate) fn begin_held(&self, uuid: &[u8; 16], image_bytes: u64, image: &ImageIdentity) {
+        self.set_held(true);
+        self.set_image(uuid, image);
+        self.words()[IMAGE_BYTES].store(image_bytes, Release);
     }
 
     fn set_journal(&self, journal: &Journal<ImageFile>, state: &State) {

@@ -27,7 +27,7 @@ pub struct PushOptions {
     pub tag: Option<String>,
     /// How long states are kept besides the newest one; absent: as before.
     pub keep_seconds: Option<u64>,
-    /// Of a writer that pushes repeatedly: the epoch that must still be its own.
+    /// The epoch of a writer that pushes repeatedly, which must still be its own.
     pub epoch: Option<u64>,
     /// Blocks of a layer at most; zero: chosen by the size of the image.
     pub layer_blocks: usize,

@@ -62,13 +62,15 @@ Examples:
   directfs run --image /dev/shm/work.img -- make -C /mnt/directfs/project
   directfs run --image /dev/shm/work.img --at /work -C /work/project -- git status
   directfs run --image work.img --discard -- make test          leaves no trace
+  directfs run --image /srv/data.img --read-only -- ./train.py  changes nothing
   directfs run --image work.img --atomic -- ./upgrade.sh        all of it, or nothing
   directfs run --image s3://backup/work --discard -- make test  fetched once, kept in the cache
 
 Exit codes: that of the command (or the same signal); 125 directfs failed, 126 the command cannot be
 executed, 127 it was not found.")]
 pub struct Run {
-    /// The image [default: a new one in memory]; with --discard also the URL of a store (see push).
+    /// The image [default: a new one in memory]; with --read-only or --discard also
+    /// the URL of a store (see push).
     #[arg(long, short)]
     pub image: Option<PathBuf>,
     /// Absolute path at which programs see the image; it need not exist. Existing files there are
@@ -88,10 +90,14 @@ pub struct Run {
     pub always_flush: bool,
     #[command(flatten)]
     pub commits: CommitOptions,
-    /// Leave the image as it is, whatever happens: the programs work on a copy in memory, which is
-    /// discarded. Many such runs can use one image at once.
-    #[arg(long, requires = "image", conflicts_with_all = ["atomic", "no_commit", "commit_interval"])]
+    /// Leave the image as it is, whatever happens: all changes stay in memory, and are discarded.
+    /// Many such runs can use one image at once.
+    #[arg(long, requires = "image", conflicts_with_all = ["atomic", "read_only", "no_commit", "commit_interval"])]
     pub discard: bool,
+    /// Permit no changes (EROFS). To read the image's file is enough: on a read-only medium, or as
+    /// another user. Many such runs can use one image at once.
+    #[arg(long, requires = "image", conflicts_with_all = ["atomic", "no_commit", "commit_interval", "always_flush"])]
+    pub read_only: bool,
     /// Commit all changes as one if the command exits with 0, and else discard them. The image must
     /// be on a disk, and no other process can use it meanwhile.
     #[arg(long, requires = "image", conflicts_with_all = ["no_commit", "commit_interval"])]

@@ -24,6 +24,8 @@ pub enum Changes {
     Kept,
     /// They vanish with a new image in memory.
     InMemory,
+    /// They are refused.
+    Refused,
     /// They are discarded.
     Discarded,
     /// They count as one if the command succeeds.
@@ -35,8 +37,8 @@ pub fn fetch(arguments: &Run) -> Result<Option<PathBuf>> {
     let named = arguments.image.as_deref().and_then(Path::to_str);
     let Some(url) = named.filter(|name| store::is_url(name)) else { return Ok(None) };
     ensure!(
-        arguments.discard,
-        "{url}: a run can use an image of a store only with --discard; to change it: `directfs pull`, run, and `directfs push`"
+        arguments.discard || arguments.read_only,
+        "{url}: a run can use an image of a store only with --read-only or --discard; to change it: `directfs pull`, run, and `directfs push`"
     );
     stores::fetch(url).map(Some)
 }
@@ -54,6 +56,10 @@ pub fn open(arguments: &Run, fetched: Option<&Path>) -> Result<(Image, Changes)>
     let _copying = terminal::Copying;
     if let Some(path) = fetched.or(arguments.image.as_deref()) {
         return Ok(match arguments {
+            Run { read_only: true, .. } => {
+                let reading = OpenImage { read_only: true, hands_off: true, ..options };
+                (Image::open(path, &reading)?, Changes::Refused)
+            }
             Run { discard: true, .. } => (Image::open_discarding(path, &options)?, Changes::Discarded),
             Run { atomic: true, .. } => (Image::open_atomic(path, &options)?, Changes::Atomic),
             _ => (Image::open(path, &options)?, Changes::Kept),
@@ -106,7 +112,8 @@ pub fn announce(image: &Image, changes: Changes, mount: &Path) {
             eprintln!("{size} in memory at {mount}; deleted when the last program of this shell ends");
         }
         Changes::Kept => eprintln!("{path} at {mount} ({size})"),
-        Changes::Discarded => eprintln!("a copy at {mount} ({size}); all changes are discarded"),
+        Changes::Refused => eprintln!("{path} at {mount} ({size}), read-only"),
+        Changes::Discarded => eprintln!("{path} at {mount} ({size}); all changes are discarded"),
         Changes::Atomic => {
             eprintln!("{path} at {mount} ({size}); all changes count if this shell exits with 0, or none");
         }

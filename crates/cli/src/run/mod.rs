@@ -123,7 +123,8 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
         image::check_directory(&image, inside, &mount)?;
     }
     let handoff = image.hand_off().context("cannot hand the image to programs")?;
-    let serving = Descriptors::of(&handoff, placeholder).context("cannot hand the image to programs")?;
+    let serving = Descriptors::of(&handoff, image.fs().is_read_only(), placeholder)
+        .context("cannot hand the image to programs")?;
     let (mut command, is_served) = program.command(&mount, &start)?;
     start.apply(&mut command);
     if is_served {
@@ -141,7 +142,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
     let has_succeeded = matches!(ended, Ok(child::Ended::Exit(0)));
     let end = match changes {
-        Changes::Kept => End::Close,
+        Changes::Kept | Changes::Refused => End::Close,
         Changes::InMemory | Changes::Discarded => End::Discard,
         Changes::Atomic if has_succeeded => End::Commit,
         Changes::Atomic => End::Discard,
@@ -172,7 +173,7 @@ fn refuse_two_users() -> Result<()> {
 /// What was done with the changes of a run, if that is not as usual.
 fn outcome(changes: Changes, has_succeeded: bool) -> Option<&'static str> {
     match changes {
-        Changes::Kept | Changes::InMemory => None,
+        Changes::Kept | Changes::Refused | Changes::InMemory => None,
         Changes::Discarded => Some("unchanged, all changes of the run are discarded"),
         Changes::Atomic if has_succeeded => Some("all changes of the run are committed"),
         Changes::Atomic => Some("unchanged, the command did not succeed and its changes are discarded"),
@@ -352,11 +353,13 @@ struct Descriptors {
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
     meeting: OwnedFd,
+    read_only: bool,
+    image_read_only: bool,
     flushes: bool,
 }
 
 impl Descriptors {
-    fn of(handoff: &Handoff, placeholder: OwnedFd) -> std::io::Result<Descriptors> {
+    fn of(handoff: &Handoff, read_only: bool, placeholder: OwnedFd) -> std::io::Result<Descriptors> {
         let (image, image_bytes) = handoff.image();
         let (region, region_bytes) = handoff.region();
         Ok(Descriptors {
@@ -365,6 +368,8 @@ impl Descriptors {
             region: (launch::high_duplicate(&region)?, region_bytes),
             placeholder,
             meeting: launch::high_duplicate(&handoff.meeting())?,
+            read_only,
+            image_read_only: handoff.is_image_read_only(),
             flushes: handoff.flushes(),
         })
     }
@@ -378,8 +383,8 @@ impl Descriptors {
             placeholder: self.placeholder.as_raw_fd(),
             meeting: self.meeting.as_raw_fd(),
             cached_files_max: 0,
-            read_only: false,
-            image_read_only: false,
+            read_only: self.read_only,
+            image_read_only: self.image_read_only,
             flushes: self.flushes,
             memory_errors: pmem::expects_memory_errors(),
             journal: self.journal.as_ref().map_or(0, AsRawFd::as_raw_fd),

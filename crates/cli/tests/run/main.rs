@@ -16,6 +16,7 @@
 //! - `truncation`: images that are truncated in use
 //! - `rings`: what io_uring refuses
 //! - `sharing`: copies that share blocks
+//! - `reading`: runs that change nothing of the image's file
 //! - `neighbours`: other users, namespaces, and copies of an image
 //! - `identities`: user namespaces, and threads with ids of their own
 //! - `limits`: many processes and threads, and little shared memory
@@ -46,6 +47,7 @@ mod mount_table;
 mod neighbours;
 mod profile;
 mod programs;
+mod reading;
 mod rings;
 mod sharing;
 mod starting;

@@ -103,7 +103,8 @@ impl<M: Memory> Attempt<'_, M> {
             return Err(ImageError::InUse { path: self.path.to_owned() });
         }
         let result = self.read_only_locked();
-        if result.is_err() {
+        // A copy does not keep writers away.
+        if result.as_ref().map_or(true, |image| image.is_recovered_copy) {
             self.set(Byte::Attached, Lock::None)?;
         }
         result
@@ -115,7 +116,7 @@ impl<M: Memory> Attempt<'_, M> {
         let name = self.check_superblock(false)?;
         if !written {
             if self.base().pending()? == Pending::Nothing {
-                match self.attach_first(DramBacking::Private(None), ImageMemory::in_place(self.pm)) {
+                match self.attach_first(self.place_of_reader()?, ImageMemory::in_place(self.pm)) {
                     Err(ImageError::Engine { source: Error::NeedsRecovery, .. }) => {}
                     attached => return attached,
                 }
@@ -132,15 +133,32 @@ impl<M: Memory> Attempt<'_, M> {
         // A reader then takes part in the writers' shared state, and the last process of all marks
         // the image clean.
         self.set(Byte::Writing, Lock::Shared)?;
-        let image = self.attach_shared(name);
-        if image.is_err() {
-            self.set(Byte::Writing, Lock::None)?;
+        match self.attach_shared(name) {
+            Ok(mut image) => {
+                image.is_writing = true;
+                Ok(image)
+            }
+            Err(error) => {
+                self.set(Byte::Writing, Lock::None)?;
+                Err(error)
+            }
         }
-        image
     }
 
-    /// Attaches read-only a copy of the newest state, recovered in memory of this process. The
-    /// image stays as it is, for the next process that may write it.
+    fn place_of_reader(&self) -> Result<DramBacking, ImageError> {
+        if self.options.hands_off { self.unnamed_place() } else { Ok(DramBacking::Private(None)) }
+    }
+
+    /// A DRAM region without a name, for processes that inherit it.
+    pub fn unnamed_place(&self) -> Result<DramBacking, ImageError> {
+        let parent = &self.options.dram_directory;
+        let runtime = RuntimeDirectory::create_anywhere(parent);
+        let runtime = runtime.map_err(|source| ImageError::NoShared { path: parent.clone(), source })?;
+        Ok(DramBacking::Inheritable(runtime))
+    }
+
+    /// Attaches read-only a copy of the newest state, recovered in memory without a name. The image
+    /// stays as it is, for the next process that may write it.
     fn recovered_copy(&self) -> Result<Image<M>, ImageError> {
         let failed = |source| ImageError::File { action: "copy", path: self.path.to_owned(), source };
         let (length, limit_bytes) = (self.pm.length(), self.options.memory_bytes_max);
@@ -156,7 +174,9 @@ impl<M: Memory> Attempt<'_, M> {
         let (fs, dram, report) = recovering.build_in(&DramBacking::Private(None), &ImageMemory::in_place(&copy))?;
         fs.detach_last().map_err(|error| self.engine_error(error))?;
         drop(dram);
-        let mut image = self.attach_first(DramBacking::Private(None), ImageMemory::in_place(&copy))?;
+        let copied = Attempt { pm: &copy, file: &held, ..*self };
+        copied.set(Byte::Attached, Lock::Shared)?;
+        let mut image = copied.attach_first(self.place_of_reader()?, ImageMemory::in_place(&copy))?;
         image.report = Some(report);
         image.is_recovered_copy = true;
         Ok(image)
@@ -362,6 +382,7 @@ impl<M: Memory> Attempt<'_, M> {
             path: self.path.to_owned(),
             report,
             is_recovered_copy: false,
+            is_writing: !self.options.read_only,
         }
     }
 }

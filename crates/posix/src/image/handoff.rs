@@ -2,9 +2,11 @@
 //!
 //! Invariants:
 //!
-//! - A handed-off image has its own locks. They last until the last process that has its descriptor
-//!   or its mapping has ended, in whatever way. So no process takes the image for unused meanwhile,
-//!   even if the lender has died.
+//! - A handed-off image and its region have their own locks. They last until the last process that
+//!   has their descriptors or their mappings has ended, in whatever way. So no process takes the
+//!   image for unused meanwhile, even if the lender has died.
+//! - Only the region's lock says whether borrowers remain. Users with read access to the image have
+//!   no descriptor of the region. An image that may only be read cannot be locked exclusively.
 //! - The lender closes the image, not the borrowers. If the lender dies first, the next attach
 //!   recovers the image.
 
@@ -18,6 +20,7 @@ use super::{
 use engine::{AttachOptions, Fs, Liveness};
 use pmem::{Access, Direct, Mapping, Memory};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -61,6 +64,11 @@ impl Handoff {
         self.meeting.as_fd()
     }
 
+    /// Whether the image can only be read by its descriptor.
+    pub fn is_image_read_only(&self) -> bool {
+        access_of(&self.image) == Access::ReadOnly
+    }
+
     /// Whether lines of the image must be flushed.
     pub fn flushes(&self) -> bool {
         self.flushes
@@ -96,24 +104,16 @@ impl<M: Memory> Image<M> {
     /// Hands off the image, once per process.
     pub fn hand_off(&self) -> Result<Handoff, ImageError> {
         let error = |source| lock_error(&self.path, source);
-        let file = &*self.file;
-        let region = self.dram.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
-        // A separate open file description. Not by path: the image may have none, or have been
-        // renamed.
-        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let opened = File::options().read(true).write(true).open(again);
-        let image = opened.map_err(|source| ImageError::File {
-            action: "open again (by /proc/self/fd, so /proc must be mounted)",
-            path: self.path.clone(),
-            source,
-        })?;
+        let region = self.open_again(self.region_file()?)?;
+        let image = self.open_again(&self.file)?;
         let owner = self.fs().processes().process_number().map_err(|source| self.engine_error(source))?;
-        for byte in [Byte::Attached, Byte::Writing, Byte::HandedOff(owner)] {
-            if !try_set(&image, byte, Lock::Shared).map_err(error)? {
+        let writing = self.is_writing.then_some((&image, Byte::Writing));
+        let locks = [(&image, Byte::Attached), (&region, Byte::HandedOff(owner))];
+        for (file, byte) in locks.into_iter().chain(writing) {
+            if !try_set(file, byte, Lock::Shared).map_err(error)? {
                 return Err(ImageError::InUse { path: self.path.clone() });
             }
         }
-        let region = region.try_clone().map_err(error)?;
         let meeting = self.meeting().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
         let meeting = runtime::own_description(meeting).map_err(error)?;
         let (image, journal) = match (&self.memory.commits, self.memory.mapping.file()) {
@@ -130,6 +130,21 @@ impl<M: Memory> Image<M> {
             flushes: self.fs().pm().flushes(),
             owner,
         })
+    }
+
+    /// A separate open file description. Not by path: the file may have none, or have been renamed.
+    fn open_again(&self, file: &File) -> Result<File, ImageError> {
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let is_writable = access_of(file) == Access::ReadWrite;
+        File::options().read(true).write(is_writable).open(again).map_err(|source| ImageError::File {
+            action: "open again (by /proc/self/fd, so /proc must be mounted)",
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    fn region_file(&self) -> Result<&File, ImageError> {
+        self.dram.file().ok_or_else(|| lock_error(&self.path, io::ErrorKind::Unsupported.into()))
     }
 
     fn meeting(&self) -> Option<BorrowedFd<'_>> {
@@ -160,7 +175,7 @@ impl<M: Memory> Image<M> {
         probe: impl FnOnce(&File, Byte) -> io::Result<T>,
     ) -> Result<T, ImageError> {
         let error = |source| lock_error(&self.path, source);
-        let file = &*self.file;
+        let file = self.region_file()?;
         let byte = Byte::HandedOff(handoff_id.owner);
         let answer = probe(file, byte).map_err(error)?;
         try_set(file, byte, Lock::None).map_err(error)?;
@@ -187,7 +202,8 @@ impl Image<Direct> {
         } else {
             let size = engine::image_size(&dram_region(&dram));
             let size = size.map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
-            let memory = memory_of(image, path, Access::ReadWrite, (size.bytes, size.capacity_bytes))?;
+            let access = access_of(&image);
+            let memory = memory_of(image, path, access, (size.bytes, size.capacity_bytes))?;
             let backing = memory.mapping.backing();
             (memory, backing)
         };
@@ -215,6 +231,13 @@ impl Image<Direct> {
             path: path.to_owned(),
             report: None,
             is_recovered_copy: false,
+            is_writing: !options.read_only,
         })
     }
+}
+
+/// What a descriptor permits.
+fn access_of(file: &File) -> Access {
+    let is_writable = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR));
+    if is_writable { Access::ReadWrite } else { Access::ReadOnly }
 }

@@ -1,4 +1,5 @@
-//! Locks on the image file: which processes use it, and which attach or detach.
+//! Locks on the image file: which processes use it, and which attach or detach; and on the file of
+//! the DRAM region: which processes have the image by handoff.
 //!
 //! The locks belong to the open file description, not to the process. So they end with it, however
 //! the process ends.
@@ -8,19 +9,19 @@
 //! | 0 | uses the image | uses it exclusively |
 //! | 1 | attaches or detaches without effect on others | attaches or detaches |
 //! | 2 | may write the image, or reads it together with writers | never |
-//! | 2^40 + process number | has the image by handoff from that process | that process, to wait for the end of all its borrowers |
+//! | of the region: 2^40 + process number | has the image by handoff from that process | that process, to wait for the end of all its borrowers |
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A byte of the image that is locked, as in the table above.
+/// A byte that is locked, as in the table above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Byte {
     Attached,
     Attaching,
     Writing,
-    /// Held by the borrowers of the process with this number.
+    /// A byte of the region, held by the borrowers of the process with this number.
     HandedOff(u32),
 }
 

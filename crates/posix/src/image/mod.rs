@@ -101,6 +101,9 @@ pub struct OpenImage {
     /// Keep all other processes out; with `read_only`, only writers. The DRAM region is private
     /// memory then.
     pub exclusive: bool,
+    /// With `read_only`: the image is to be handed off ([`Image::hand_off`]), so its DRAM region is
+    /// not private memory. Without it every image that is not exclusive can be.
+    pub hands_off: bool,
     /// Maximal number of cached files; 0: as many as the image has inodes.
     pub cached_files_max: u64,
     /// Number of recovery threads; 0: one per processor.
@@ -132,6 +135,7 @@ impl Default for OpenImage {
         OpenImage {
             read_only: false,
             exclusive: false,
+            hands_off: false,
             cached_files_max: 0,
             recovery_threads: 0,
             dram_directory: PathBuf::from(RUNTIME_PARENT),
@@ -207,6 +211,9 @@ pub struct Image<M: Memory = Direct> {
     report: Option<RecoveryReport>,
     /// The image was not left cleanly and is read only: this is a copy, in which it was recovered.
     is_recovered_copy: bool,
+    /// Whether this process is one of those that write the image's file, or keep its state for
+    /// them.
+    is_writing: bool,
 }
 
 /// What holds the DRAM region.
@@ -480,6 +487,10 @@ impl<M: Memory> Image<M> {
         let Some(fs) = self.fs.take() else { return Ok(Closed::ReadOnly) };
         self.service = None;
         self.trims = None;
+        if !self.is_writing {
+            self.remove_runtime_directory();
+            return Ok(Closed::ReadOnly);
+        }
         if !fs.is_written() {
             return Ok(Closed::ReadOnly);
         }
@@ -541,7 +552,8 @@ impl<M: Memory> Image<M> {
 
     fn remove_runtime_directory(&self) {
         if let Some(runtime) = self.backing_of_dram.runtime() {
-            if self.works_on_disk() {
+            // A working copy without a name ends by itself.
+            if self.works_on_disk() && !matches!(self.backing_of_dram, DramBacking::Inheritable(_)) {
                 working_file::remove_hidden(&self.file, &self.path, runtime.name());
             }
             runtime.remove();

@@ -7,11 +7,9 @@
 
 use super::attempt::Attempt;
 use super::locks::{Byte, Lock, LockGuard, is_held_by_others, retry_until};
-use super::working::{Base, WorkingCopy, copy_newest, map_base};
+use super::working::{Pending, WorkingCopy, copy_newest, map_base};
 use super::working_file::{self, Needs};
-use super::{
-    Closed, DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, open_file, runtime,
-};
+use super::{Closed, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, open_file};
 use crate::commits::working_bytes;
 use pmem::{Access, Backing, Direct, Mapping};
 use std::io;
@@ -19,8 +17,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Image<Direct> {
-    /// Opens a copy in memory of the newest state of an image. The image's file stays as it is, and
-    /// is free for others once this returns. Any number of processes may do so at once.
+    /// Opens an image for changes that end with the last process that has it. Its file stays as it
+    /// is, and need only be readable. Any number of processes may do so at once.
+    ///
+    /// A small image, one on a device, and one with commits in its journal is copied to memory, and
+    /// the file is free for others once this returns. Any other image's pages are read from the
+    /// file when they are used, and no process can open it for writing meanwhile.
     pub fn open_discarding(path: impl AsRef<Path>, options: &OpenImage) -> Result<Image, ImageError> {
         let path = path.as_ref();
         let (file, _) = open_file(path, true)?;
@@ -31,21 +33,13 @@ impl Image<Direct> {
             Ok(guard.filter(|_| !is_held_by_others(&file, Byte::Writing).unwrap_or(true)))
         })?;
         let Some(_attaching) = locked else { return Err(ImageError::Written { path: path.to_owned() }) };
-        let length = map_base(file.try_clone().map_err(failed)?, path, Access::ReadOnly)?.length();
-        let copy = working_file::create_unnamed(length, options.memory_bytes_max, path).map_err(failed)?;
-        let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
-        copy_newest(&base, &copy, &mut |bytes, of| {
-            (options.copied)(bytes, of);
-            true
-        })?;
-        let shown = Path::new(MEMORY_NAME);
-        let locked = Arc::new(copy.try_clone().map_err(failed)?);
-        let pm = Arc::new(Mapping::from_file(copy, shown, Access::ReadWrite)?);
-        let attempt = Attempt { path: shown, pm: &pm, file: &locked, options, memory: &|| Direct };
-        attempt.set(Byte::Attached, Lock::Shared)?;
-        attempt.set(Byte::Writing, Lock::Shared)?;
-        attempt.check_superblock(true)?;
-        let mut image = attempt.attach_first(attempt.unnamed_place()?, ImageMemory::in_place(&pm))?;
+        let pm = Arc::new(map_base(file.try_clone().map_err(failed)?, path, Access::ReadOnly)?);
+        let shared = Arc::new(file.try_clone().map_err(failed)?);
+        let attempt = Attempt { path, pm: &pm, file: &shared, options, memory: &|| Direct };
+        let mut image = match attempt.over_file()? {
+            Some(image) => image,
+            None => attempt.copied()?,
+        };
         image.start_trims();
         Ok(image)
     }
@@ -93,11 +87,58 @@ impl Image<Direct> {
 }
 
 impl Attempt<'_, Direct> {
-    fn unnamed_place(&self) -> Result<DramBacking, ImageError> {
-        let parent = &self.options.dram_directory;
-        let runtime = runtime::RuntimeDirectory::create_anywhere(parent);
-        let runtime = runtime.map_err(|source| ImageError::NoShared { path: parent.clone(), source })?;
-        Ok(DramBacking::Inheritable(runtime))
+    /// Attaches a copy in memory of the newest state, to be discarded.
+    fn copied(&self) -> Result<Image, ImageError> {
+        let failed = |source| lock_error(self.path, source);
+        let limit_bytes = self.options.memory_bytes_max;
+        let copy = working_file::create_unnamed(self.pm.length(), limit_bytes, self.path).map_err(failed)?;
+        copy_newest(&self.base(), &copy, &mut |bytes, of| {
+            (self.options.copied)(bytes, of);
+            true
+        })?;
+        let path = Path::new(MEMORY_NAME);
+        let file = Arc::new(copy.try_clone().map_err(failed)?);
+        let pm = Arc::new(Mapping::from_file(copy, path, Access::ReadWrite)?);
+        let attempt = Attempt { path, pm: &pm, file: &file, ..*self };
+        attempt.set(Byte::Attached, Lock::Shared)?;
+        attempt.set(Byte::Writing, Lock::Shared)?;
+        attempt.check_superblock(true)?;
+        attempt.attach_first(attempt.unnamed_place()?, ImageMemory::in_place(&pm))
+    }
+
+    /// Attaches a working copy that is never committed, and has only the pages that were used. The
+    /// image's lock keeps writers away as long as a process has it. `None`: the image is to be
+    /// copied.
+    fn over_file(&self) -> Result<Option<Image>, ImageError> {
+        let base = self.base();
+        if self.pm.backing().is_device() || base.pending()? != Pending::Nothing {
+            return Ok(None);
+        }
+        if !self.set(Byte::Attached, Lock::Shared)? {
+            return Err(ImageError::InUse { path: self.path.to_owned() });
+        }
+        self.check_superblock(true)?;
+        let create = |needs: Needs| self.create_unnamed_working_file(needs);
+        let Some(made) = base.make_scratch_copy(self.options, create)? else {
+            self.set(Byte::Attached, Lock::None)?;
+            return Ok(None);
+        };
+        let WorkingCopy { mapping, commits, report, .. } = made;
+        let image_bytes = commits.image_bytes();
+        let memory = ImageMemory { mapping, image_bytes, reach: 0, commits: Some(commits) };
+        let mut image = self.attach_first(self.unnamed_place()?, memory)?;
+        image.report = report.or(image.report);
+        image.is_writing = false;
+        Ok(Some(image))
+    }
+
+    fn create_unnamed_working_file(&self, needs: Needs) -> Result<Mapping, ImageError> {
+        let failed = |source| lock_error(self.path, source);
+        let length = working_bytes(needs.image_bytes);
+        let file = working_file::create_unnamed(length, self.options.memory_bytes_max, self.path);
+        let file = file.map_err(failed)?;
+        file.set_len(length).map_err(failed)?;
+        Ok(Mapping::from_file(file, self.path, Access::ReadWrite)?)
     }
 
     fn atomic(&self) -> Result<Image, ImageError> {
@@ -120,14 +161,7 @@ impl Attempt<'_, Direct> {
         self.check_superblock(true)?;
         let Some(recovered) = recovered else { return Err(ImageError::NoCommits { path: self.path.to_owned() }) };
         let image_bytes = recovered.head.image_bytes;
-        let create = |needs: Needs| {
-            let failed = |source| lock_error(self.path, source);
-            let length = working_bytes(needs.image_bytes);
-            let file = working_file::create_unnamed(length, self.options.memory_bytes_max, self.path);
-            let file = file.map_err(failed)?;
-            file.set_len(length).map_err(failed)?;
-            Ok(Mapping::from_file(file, self.path, Access::ReadWrite)?)
-        };
+        let create = |needs: Needs| self.create_unnamed_working_file(needs);
         let WorkingCopy { mapping, commits, report, .. } = base.make_working_copy(recovered, self.options, create)?;
         commits.set_held(true);
         let memory = ImageMemory { mapping, image_bytes, reach: 0, commits: Some(commits) };

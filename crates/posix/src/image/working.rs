@@ -30,7 +30,7 @@ use crate::commits::{
     ChunkBuffer, Commits, ImageFile, capacity_within, errno_of, tracking_at, working_bytes, working_bytes_before,
 };
 use engine::format::{Geometry, MAGIC, Superblock, SuperblockError};
-use engine::{AttachOptions, DESCRIPTION_BYTES, DescriptionChange, RecoveryReport, superblock_with};
+use engine::{AttachOptions, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, RecoveryReport, superblock_with};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
 use pmem::{Access, BLOCK_BYTES, Backing, Direct, Mapping, Region, Residency, Tracking};
 use rustix::fd::AsRawFd;
@@ -311,6 +311,52 @@ impl<'a> Base<'a> {
                 .map_err(|error| self.journal_error(error))?,
         };
         let content = content_bytes(self.file, head.image_bytes).map_err(self.file_error("read"))?;
+        let started = self.start_copy(&head, content, create)?;
+        let made = started.provide(&head).and_then(|()| {
+            // First: a file that is left is known by its image.
+            started.commits.begin(&journal, &state, head.uuid, &started.identity);
+            if content > options.whole_bytes_max
+                && let Filled::Metadata(report) = self.fill_metadata(&started, &head, options)?
+            {
+                return Ok(report);
+            }
+            copy_content(self.file, &started.mapping, head.image_bytes, options.copied).map(|()| None)
+        });
+        let report = made.map_err(|error| self.no_scratch(error, &started))?;
+        Ok(started.into_working_copy(report))
+    }
+
+    /// Makes a working copy of an image whose journal is empty, which is never committed: it takes
+    /// pages of the image's file as they are used. `None`: the image is so small, or so damaged,
+    /// that it is to be copied whole.
+    pub fn make_scratch_copy(
+        &self,
+        options: &OpenImage,
+        create: impl FnOnce(Needs) -> Result<Mapping, ImageError>,
+    ) -> Result<Option<WorkingCopy>, ImageError> {
+        let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else { return Ok(None) };
+        let content = content_bytes(self.file, head.image_bytes).map_err(self.file_error("read"))?;
+        if content <= options.whole_bytes_max {
+            return Ok(None);
+        }
+        let started = self.start_copy(&head, content, create)?;
+        let made = started.provide(&head).and_then(|()| {
+            started.commits.begin_held(&head.uuid, head.image_bytes, &started.identity);
+            self.fill_metadata(&started, &head, options)
+        });
+        match made.map_err(|error| self.no_scratch(error, &started))? {
+            Filled::Metadata(report) => Ok(Some(started.into_working_copy(report))),
+            Filled::Nothing => Ok(None),
+        }
+    }
+
+    /// Makes the file of a working copy. `content`: bytes of the image's file that are not holes.
+    fn start_copy(
+        &self,
+        head: &Head,
+        content: u64,
+        create: impl FnOnce(Needs) -> Result<Mapping, ImageError>,
+    ) -> Result<StartedCopy, ImageError> {
         let image_bytes = head.image_bytes;
         let filled = content + Tracking::area_bytes(image_bytes) / 64;
         let mapping = Arc::new(create(Needs { image_bytes, filled })?);
@@ -318,37 +364,36 @@ impl<'a> Base<'a> {
         let tracking = tracking_of(&mapping, capacity_bytes);
         let commits = Commits::new(self.disk(), tracking);
         let identity = identity_of(self.file, self.path)?;
+        Ok(StartedCopy { mapping, capacity_bytes, tracking, commits, identity, filled })
+    }
+
+    fn fill_metadata(&self, started: &StartedCopy, head: &Head, options: &OpenImage) -> io::Result<Filled> {
         let attach = AttachOptions {
             read_only: false,
             cached_files_max: options.cached_files_max,
-            image: identity,
+            image: started.identity,
             slots_max: slots_max(),
             ..AttachOptions::default()
         };
         let fill = Fill {
             file: self.file,
-            mapping: &mapping,
-            image_bytes,
-            capacity_bytes,
-            commits: &commits,
+            mapping: &started.mapping,
+            image_bytes: head.image_bytes,
+            capacity_bytes: started.capacity_bytes,
+            commits: &started.commits,
             attach: &attach,
             threads: options.recovery_threads,
         };
-        let made = provide_tracking(&mapping, &tracking, image_bytes).and_then(|()| {
-            // First: a file that is left is known by its image.
-            commits.begin(&journal, &state, head.uuid, &identity);
-            if content > options.whole_bytes_max
-                && let Filled::Metadata(report) = fill.metadata()?
-            {
-                return Ok(report);
+        fill.metadata()
+    }
+
+    fn no_scratch(&self, error: io::Error, started: &StartedCopy) -> ImageError {
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => {
+                ImageError::NoScratch { path: self.path.to_owned(), needed: started.filled }
             }
-            copy_content(self.file, &mapping, image_bytes, options.copied).map(|()| None)
-        });
-        let report = made.map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => ImageError::NoScratch { path: self.path.to_owned(), needed: filled },
             _ => self.file_error("copy")(error),
-        })?;
-        Ok(WorkingCopy { mapping, capacity_bytes, commits, report })
+        }
     }
 
     /// The newest state of an image, for reading: its working copy, or the state that recovery
@@ -443,6 +488,28 @@ pub(super) struct Newest {
     pending: Pending,
     /// The working copy, if that is what is mapped.
     left: Option<(FoundCopy, Commits)>,
+}
+
+/// The file of a working copy that is to be filled.
+struct StartedCopy {
+    mapping: Arc<Mapping>,
+    capacity_bytes: u64,
+    tracking: Tracking,
+    commits: Commits,
+    identity: ImageIdentity,
+    /// Bytes of it that are used at once.
+    filled: u64,
+}
+
+impl StartedCopy {
+    fn provide(&self, head: &Head) -> io::Result<()> {
+        provide_tracking(&self.mapping, &self.tracking, head.image_bytes)
+    }
+
+    fn into_working_copy(self, report: Option<RecoveryReport>) -> WorkingCopy {
+        let StartedCopy { mapping, capacity_bytes, commits, .. } = self;
+        WorkingCopy { mapping, capacity_bytes, commits, report }
+    }
 }
 
 /// Copies the newest state of an image into an empty file. No process may change it meanwhile.
