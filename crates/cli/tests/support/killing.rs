@@ -1,7 +1,14 @@
 //! Kills a program at a chosen system call that changes a file.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Rounds at once: most of their time is waits for one another's processes.
+const ROUNDS_AT_ONCE: usize = 4;
 
 /// The calls that count.
 const CHANGING: [i64; 12] = [
@@ -27,6 +34,32 @@ pub fn killed_at(command: &mut Command, nth: usize) -> bool {
         seen += usize::from(CHANGING.contains(&call_of(pid)));
         seen == nth
     })
+}
+
+/// Calls `round` with the numbers 1, 2, 3 ... of the call to kill at, several at once, until one
+/// says that nothing was killed. Returns the results of all rounds up to that one, in order.
+pub fn for_each_call<T: Send>(round: impl Fn(usize) -> (T, bool) + Sync) -> Vec<T> {
+    let (next, last) = (AtomicUsize::new(1), AtomicUsize::new(usize::MAX));
+    let results = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..ROUNDS_AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let nth = next.fetch_add(1, SeqCst);
+                    if nth > last.load(SeqCst) {
+                        return;
+                    }
+                    let (result, was_killed) = round(nth);
+                    if !was_killed {
+                        last.fetch_min(nth, SeqCst);
+                    }
+                    results.lock().unwrap().insert(nth, result);
+                }
+            });
+        }
+    });
+    let last = last.into_inner();
+    results.into_inner().unwrap().into_iter().filter(|(nth, _)| *nth <= last).map(|(_, result)| result).collect()
 }
 
 /// Runs a program to its end. Returns the system calls of its first thread: number and the first
