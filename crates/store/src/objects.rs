@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// Attempts of a request.
 const ATTEMPTS: u32 = 6;
+/// Attempts after which an object that is not what it must be counts as damaged in the store.
+const ATTEMPTS_DAMAGED: u32 = 3;
 /// The pause before the second attempt; it doubles.
 const PAUSE: Duration = Duration::from_millis(200);
 /// A request without an answer counts as failed after this time.
@@ -131,7 +133,8 @@ impl Objects {
                 Some(Err(Failure::Passing(error))) => error,
                 None => self.failed(action, path, "no answer".to_owned()),
             };
-            if attempt == ATTEMPTS {
+            let is_damaged = matches!(error, StoreError::Damaged { .. });
+            if attempt >= if is_damaged { ATTEMPTS_DAMAGED } else { ATTEMPTS } {
                 return Err(error);
             }
             self.wait(begun, tokio::time::sleep(PAUSE * (1 << attempt))).await?;
