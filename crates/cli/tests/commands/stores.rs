@@ -163,10 +163,10 @@ fn a_pull_replaces_a_file_only_when_it_is_asked_to_and_nobody_uses_it() {
     let refused = user.fails(&["pull", &url, &image], 1);
     assert!(refused.contains("already exists") && refused.contains("--force"), "{refused}");
     if has_python() {
-        let program = Program::under_run(Path::new(&image), "print('ready', flush=True); input()");
+        let program = Program::under_run(Path::new(&image), "import sys; print('ready', flush=True); sys.stdin.read()");
         let used = user.fails(&["pull", &url, &image, "--force"], 1);
         assert!(used.contains("in use"), "{used}");
-        drop(program);
+        program.end();
     }
     assert_eq!(run_in(&image, "cat later"), "later\n");
     user.does(&["pull", &url, &image, "--force"]);
