@@ -1,6 +1,10 @@
 //! File content: 4 KiB blocks under a tree of pointer pages, as in PMFS. A root word holds the
 //! tree's height.
 //!
+//! A pointer page is used line by line from its start. The word that leads to it counts the lines
+//! with content, so a file of some blocks costs one line and not a page of zeros. Further lines are
+//! durable before that word counts them.
+//!
 //! A write stores directly to the image: in place over existing blocks, into new blocks otherwise.
 //! Overwriting is not atomic, as in every file system without copy-on-write: each unsynced word may
 //! or may not reach the medium. Block pointers have two views, like names. New blocks and truncated
@@ -12,7 +16,7 @@
 //! persister finds it durable when it makes it reachable. The persister also decides when truncated
 //! pages are free.
 
-use super::format::{HEIGHT_MAX, PAGE_WORDS, SIZE_BYTES_MAX};
+use super::format::{HEIGHT_MAX, PAGE_LINES, PAGE_WORDS, SIZE_BYTES_MAX};
 use super::inode::{Change, FileState, Info, Inode, Node, Overlay};
 use super::space::Marks;
 use super::volume::Volume;
@@ -29,35 +33,74 @@ use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 const FAN_BITS: u32 = PAGE_WORDS.ilog2();
 /// The bits of a root word that hold the height.
 const HEIGHT_MASK: u64 = 7;
+/// Position of the number of lines in a word that leads to a pointer page.
+const LINES_SHIFT: u32 = 3;
+/// Pointers of a line.
+const LINE_WORDS: u64 = LINE_BYTES / 8;
+
+/// A word that leads to a page: a block of data, or a pointer page and its lines with content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Child {
+    page: u64,
+    lines: u64,
+}
+
+impl Child {
+    fn block(page: u64) -> Child {
+        Child { page, lines: 0 }
+    }
+
+    fn from_word(word: u64) -> Result<Child> {
+        let child = Child { page: word & !(BLOCK_BYTES - 1), lines: (word & (BLOCK_BYTES - 1)) >> LINES_SHIFT };
+        if child.lines > PAGE_LINES || child.page == 0 && child.lines > 0 {
+            return Err(Error::damaged("a word that leads to a pointer page is invalid", word));
+        }
+        Ok(child)
+    }
+
+    fn word(self) -> u64 {
+        self.page | self.lines << LINES_SHIFT
+    }
+
+    /// Number of pointers with content.
+    fn words(self) -> usize {
+        (self.lines * LINE_WORDS) as usize
+    }
+}
 
 /// A tree of block pointers: its root page (or block) and height.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tree {
-    root: u64,
+    root: Child,
     height: u32,
 }
 
 impl Tree {
     fn from_word(word: u64) -> Result<Tree> {
-        let tree = Tree { root: word & !(BLOCK_BYTES - 1), height: (word & HEIGHT_MASK) as u32 };
-        if tree.height > HEIGHT_MAX || word & (BLOCK_BYTES - 1) & !HEIGHT_MASK != 0 {
+        let tree = Tree { root: Child::from_word(word & !HEIGHT_MASK)?, height: (word & HEIGHT_MASK) as u32 };
+        if tree.height > HEIGHT_MAX || (tree.height == 0) != (tree.root.lines == 0) {
             return Err(Error::damaged("a file's root word is invalid", word));
         }
         Ok(tree)
     }
 
     fn word(self) -> u64 {
-        self.root | self.height as u64
+        self.root.word() | self.height as u64
     }
 
     fn covers(self, block: u64) -> bool {
-        self.root != 0 && block >> (FAN_BITS * self.height) == 0
+        self.root.page != 0 && block >> (FAN_BITS * self.height) == 0
     }
 }
 
 /// The height at which a tree covers a block.
 fn height_for(block: u64) -> u32 {
     (u64::BITS - block.leading_zeros()).div_ceil(FAN_BITS)
+}
+
+/// The lines of a pointer page at a level that a block needs.
+fn lines_for(block: u64, level: u32) -> u64 {
+    slot(block, level) as u64 / LINE_WORDS + 1
 }
 
 fn slot(block: u64, level: u32) -> usize {
@@ -95,16 +138,17 @@ impl<M: Memory> Volume<M> {
         if !tree.covers(block) {
             return Ok(0);
         }
-        let mut page = tree.root;
+        let mut at = tree.root;
         for level in (1..=tree.height).rev() {
-            let word = &self.word_page(page)?[slot(block, level)];
-            self.region.report_read(self.region.offset_of(word), 8);
-            page = word.load_acquire();
-            if page == 0 {
+            let index = slot(block, level);
+            if index >= at.words() {
                 return Ok(0);
             }
+            let word = &self.word_page(at.page)?[index];
+            self.region.report_read(self.region.offset_of(word), 8);
+            at = Child::from_word(word.load_acquire())?;
         }
-        Ok(page)
+        Ok(at.page)
     }
 
     fn tree(&self, inode: u64) -> Result<Tree> {
@@ -121,19 +165,19 @@ impl<M: Memory> Volume<M> {
     /// Calls `visit` for every page of a tree, with whether it holds pointers.
     pub fn visit_tree(&self, root: u64, visit: &mut dyn FnMut(u64, bool)) -> Result<()> {
         let tree = Tree::from_word(root)?;
-        if tree.root == 0 { Ok(()) } else { self.visit_below(tree.root, tree.height, visit) }
+        if tree.root.page == 0 { Ok(()) } else { self.visit_below(tree.root, tree.height, visit) }
     }
 
-    fn visit_below(&self, page: u64, height: u32, visit: &mut dyn FnMut(u64, bool)) -> Result<()> {
-        let words = self.word_page(page)?;
-        visit(page, height > 0);
+    fn visit_below(&self, at: Child, height: u32, visit: &mut dyn FnMut(u64, bool)) -> Result<()> {
+        let words = self.word_page(at.page)?;
+        visit(at.page, height > 0);
         if height == 0 {
             return Ok(());
         }
-        self.region.report_read(page, BLOCK_BYTES);
-        for word in words {
-            let child = word.load_acquire();
-            if child != 0 {
+        self.region.report_read(at.page, at.lines * LINE_BYTES);
+        for word in &words[..at.words()] {
+            let child = Child::from_word(word.load_acquire())?;
+            if child.page != 0 {
                 self.visit_below(child, height - 1, visit)?;
             }
         }
@@ -318,7 +362,7 @@ impl<M: Memory> Volume<M> {
         let gone = content.now.blocks.split_off(&first);
         let cut = gone.keys().copied().chain(below).collect::<BTreeSet<_>>().len() as u64;
         // No persister has seen these pages.
-        gone.values().for_each(|page| self.space.give_back(*page, super::format::PAGE_LINES));
+        gone.values().for_each(|page| self.space.give_back(*page, PAGE_LINES));
         let before = content.now.cut_bytes.unwrap_or(u64::MAX);
         content.now.cut_bytes = Some(before.min(size_bytes));
         content.size_bytes = size_bytes;
@@ -332,7 +376,7 @@ impl<M: Memory> Volume<M> {
         let mut found: Vec<u64> = content.moving.blocks.range(visible.clone()).map(|(block, _)| *block).collect();
         // Beyond the range that is being cut, a persister frees the pages that the walk would read.
         let below = first..limit(&content.moving).min(visible.end);
-        if tree.root != 0 {
+        if tree.root.page != 0 {
             self.blocks_in(tree.root, tree.height, 0, &below, &mut found)?;
         }
         found.sort_unstable();
@@ -341,7 +385,7 @@ impl<M: Memory> Volume<M> {
     }
 
     /// Finds the blocks of a range in the consistent view.
-    fn blocks_in(&self, page: u64, height: u32, base: u64, range: &Range<u64>, found: &mut Vec<u64>) -> Result<()> {
+    fn blocks_in(&self, at: Child, height: u32, base: u64, range: &Range<u64>, found: &mut Vec<u64>) -> Result<()> {
         if height == 0 {
             if range.contains(&base) {
                 found.push(base);
@@ -350,13 +394,13 @@ impl<M: Memory> Volume<M> {
         }
         let span = 1u64 << (FAN_BITS * (height - 1));
         let skip = (range.start.saturating_sub(base) / span).min(PAGE_WORDS);
-        for (index, word) in self.word_page(page)?.iter().enumerate().skip(skip as usize) {
+        for (index, word) in self.word_page(at.page)?[..at.words()].iter().enumerate().skip(skip as usize) {
             let start = base + index as u64 * span;
             if start >= range.end {
                 break;
             }
-            let child = word.load_acquire();
-            if child != 0 {
+            let child = Child::from_word(word.load_acquire())?;
+            if child.page != 0 {
                 self.blocks_in(child, height - 1, start, range, found)?;
             }
         }
@@ -382,7 +426,7 @@ impl<M: Memory> Volume<M> {
         }
         self.store_size(inode, latest_size, with_attributes)?;
         inode.content_mut().moving = Overlay::default();
-        spare.into_iter().for_each(|page| self.space.give_back(page, super::format::PAGE_LINES));
+        spare.into_iter().for_each(|page| self.space.give_back(page, PAGE_LINES));
         Ok(())
     }
 
@@ -410,7 +454,7 @@ impl<M: Memory> Volume<M> {
         let tree = self.tree(inode.offset)?;
         let first = bytes.div_ceil(BLOCK_BYTES);
         let mut gone = Vec::new();
-        if tree.root == 0 {
+        if tree.root.page == 0 {
             return Ok(());
         }
         let mut flushed = Flushed::nothing();
@@ -421,19 +465,19 @@ impl<M: Memory> Volume<M> {
             flushed = self.cut_below(tree.root, tree.height, 0, first, &mut gone)?;
         }
         self.region.fence(flushed);
-        gone.into_iter().for_each(|page| self.space.free(page, super::format::PAGE_LINES));
+        gone.into_iter().for_each(|page| self.space.free(page, PAGE_LINES));
         Ok(())
     }
 
     /// Clears the pointers below a page to blocks from `first` on, and collects the pages that
     /// become free.
-    fn cut_below(&self, page: u64, height: u32, base: u64, first: u64, gone: &mut Vec<u64>) -> Result<Flushed> {
+    fn cut_below(&self, at: Child, height: u32, base: u64, first: u64, gone: &mut Vec<u64>) -> Result<Flushed> {
         let span = 1u64 << (FAN_BITS * (height - 1));
         let skip = (first.saturating_sub(base) / span).min(PAGE_WORDS);
         let mut flushed = Flushed::nothing();
-        for (index, word) in self.word_page(page)?.iter().enumerate().skip(skip as usize) {
-            let (child, start) = (word.load_acquire(), base + index as u64 * span);
-            if child == 0 {
+        for (index, word) in self.word_page(at.page)?[..at.words()].iter().enumerate().skip(skip as usize) {
+            let (child, start) = (Child::from_word(word.load_acquire())?, base + index as u64 * span);
+            if child.page == 0 {
                 continue;
             }
             if start >= first {
@@ -465,8 +509,9 @@ impl<M: Memory> Volume<M> {
             self.insert_block(&mut insertion, block, page)?;
         }
         let mut flushed = self.space.store_marks(&self.region, &mut insertion.marks)?;
-        for (page, bytes) in &insertion.fresh {
-            flushed = flushed.and(self.region.stream_bytes(*page, &bytes[..])?);
+        for (page, fresh) in &insertion.fresh {
+            let (from, to) = (fresh.from_line * LINE_BYTES, fresh.to_line * LINE_BYTES);
+            flushed = flushed.and(self.region.stream_bytes(page + from, &fresh.bytes[from as usize..to as usize])?);
         }
         let durable = self.region.fence(flushed);
         self.space.mark_durable(insertion.marks, durable);
@@ -489,59 +534,62 @@ impl<M: Memory> Volume<M> {
     /// Inserts a block's page into a tree: directly in pages that are not yet reachable, as a
     /// deferred link in others.
     fn insert_block(&self, insertion: &mut BlockInsertion<'_>, block: u64, page: u64) -> Result<()> {
-        self.space.mark(page, super::format::PAGE_LINES, &mut insertion.marks)?;
-        if insertion.tree.root == 0 {
+        self.space.mark(page, PAGE_LINES, &mut insertion.marks)?;
+        if insertion.tree.root.page == 0 {
             // An empty tree starts with the height that it needs.
             let height = height_for(block);
-            let root = if height == 0 { page } else { self.fresh_page(insertion)? };
+            let root = if height == 0 { Child::block(page) } else { self.fresh_page(insertion)? };
             insertion.tree = Tree { root, height };
         }
         while !insertion.tree.covers(block) {
-            let root = self.fresh_page(insertion)?;
+            let page = self.fresh_page(insertion)?;
+            let root = insertion.with_lines(page, 1);
             let below = insertion.tree.root;
-            insertion.set_fresh(root, 0, below);
+            insertion.set_fresh(root.page, 0, below);
             insertion.tree = Tree { root, height: insertion.tree.height + 1 };
         }
-        if insertion.tree.height == 0 {
-            insertion.tree.root = page;
+        let height = insertion.tree.height;
+        if height == 0 {
+            insertion.tree.root = Child::block(page);
             return Ok(());
         }
-        let mut at = insertion.tree.root;
-        for level in (1..=insertion.tree.height).rev() {
+        insertion.tree.root = insertion.with_lines(insertion.tree.root, lines_for(block, height));
+        let mut at = insertion.tree.root.page;
+        for level in (1..=height).rev() {
             let index = slot(block, level);
             let word_at = at + index as u64 * 8;
             let known = insertion.fresh_word(at, index);
             let child = match known.or_else(|| insertion.links.get(&word_at).copied()) {
-                Some(child) => child,
-                None => self.word_page(at)?[index].load_acquire(),
+                Some(word) => Child::from_word(word)?,
+                None => Child::from_word(self.word_page(at)?[index].load_acquire())?,
             };
-            let next = match (level, child) {
-                (1, _) => page,
-                (_, 0) => self.fresh_page(insertion)?,
-                (_, child) => child,
+            let next = if level == 1 {
+                Child::block(page)
+            } else {
+                let below = if child.page == 0 { self.fresh_page(insertion)? } else { child };
+                insertion.with_lines(below, lines_for(block, level - 1))
             };
             if next != child {
                 if known.is_some() {
                     insertion.set_fresh(at, index, next);
                 } else {
-                    insertion.links.insert(word_at, next);
+                    insertion.links.insert(word_at, next.word());
                 }
             }
-            at = next;
+            at = next.page;
         }
         Ok(())
     }
 
     /// Takes a pointer page from those that the write reserved. Its content is in memory until all
     /// blocks are inserted.
-    fn fresh_page(&self, insertion: &mut BlockInsertion<'_>) -> Result<u64> {
+    fn fresh_page(&self, insertion: &mut BlockInsertion<'_>) -> Result<Child> {
         let page = match insertion.spare.pop() {
             Some(page) => page,
             None => self.space.take_page().ok_or(Errno::ENOSPC)?,
         };
-        insertion.fresh.insert(page, Box::new([0; BLOCK_BYTES as usize]));
-        self.space.mark(page, super::format::PAGE_LINES, &mut insertion.marks)?;
-        Ok(page)
+        self.space.mark(page, PAGE_LINES, &mut insertion.marks)?;
+        Ok(Child { page, lines: 0 })
     }
 
     /// Frees all pages of a file that is no longer reachable.
@@ -555,7 +603,7 @@ impl<M: Memory> Volume<M> {
         pages.extend(content.now.blocks.into_values());
         pages.extend(content.moving.blocks.into_values());
         pages.extend(content.spare);
-        pages.into_iter().for_each(|page| self.space.free(page, super::format::PAGE_LINES));
+        pages.into_iter().for_each(|page| self.space.free(page, PAGE_LINES));
         Ok(())
     }
 }
@@ -564,23 +612,44 @@ impl<M: Memory> Volume<M> {
 struct BlockInsertion<'s> {
     tree: Tree,
     spare: &'s mut Vec<u64>,
-    /// New pointer pages and their content.
-    fresh: BTreeMap<u64, Box<[u8; BLOCK_BYTES as usize]>>,
+    /// New lines of pointer pages.
+    fresh: BTreeMap<u64, FreshLines>,
     /// Deferred links by offset of the word, stored once everything is durable.
     links: BTreeMap<u64, u64>,
     marks: Marks,
 }
 
+/// Lines of a pointer page that no word says to have content yet.
+struct FreshLines {
+    from_line: u64,
+    to_line: u64,
+    bytes: Box<[u8; BLOCK_BYTES as usize]>,
+}
+
 impl BlockInsertion<'_> {
-    /// A pointer of a new page.
-    fn fresh_word(&self, page: u64, index: usize) -> Option<u64> {
-        let bytes = self.fresh.get(&page)?;
-        bytes[index * 8..].first_chunk().map(|word| u64::from_le_bytes(*word))
+    /// A pointer page with at least so many lines of content. The new ones are fresh.
+    fn with_lines(&mut self, at: Child, lines: u64) -> Child {
+        if lines <= at.lines {
+            return at;
+        }
+        let fresh = self.fresh.entry(at.page).or_insert_with(|| FreshLines {
+            from_line: at.lines,
+            to_line: lines,
+            bytes: Box::new([0; BLOCK_BYTES as usize]),
+        });
+        fresh.to_line = fresh.to_line.max(lines);
+        Child { lines, ..at }
     }
 
-    fn set_fresh(&mut self, page: u64, index: usize, target: u64) {
-        if let Some(bytes) = self.fresh.get_mut(&page) {
-            bytes[index * 8..index * 8 + 8].copy_from_slice(&target.to_le_bytes());
+    /// A pointer in a fresh line.
+    fn fresh_word(&self, page: u64, index: usize) -> Option<u64> {
+        let fresh = self.fresh.get(&page).filter(|fresh| index as u64 / LINE_WORDS >= fresh.from_line)?;
+        fresh.bytes[index * 8..].first_chunk().map(|word| u64::from_le_bytes(*word))
+    }
+
+    fn set_fresh(&mut self, page: u64, index: usize, target: Child) {
+        if let Some(fresh) = self.fresh.get_mut(&page) {
+            fresh.bytes[index * 8..index * 8 + 8].copy_from_slice(&target.word().to_le_bytes());
         }
     }
 }
@@ -593,7 +662,7 @@ mod tests {
     fn a_tree_is_as_high_as_its_last_block_needs() {
         for (block, height) in [(0, 0), (1, 1), (511, 1), (512, 2), (1 << 18, 3), ((1 << 27) - 1, 3), (1 << 27, 4)] {
             assert_eq!(height_for(block), height, "block {block}");
-            assert!(Tree { root: BLOCK_BYTES, height }.covers(block));
+            assert!(Tree { root: Child::block(BLOCK_BYTES), height }.covers(block));
         }
     }
 }

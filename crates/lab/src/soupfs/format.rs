@@ -89,8 +89,8 @@ pub struct InodeLines {
     /// Length of a file or link target. For a directory: the offset of the entry that names it, or
     /// zero for the root.
     pub size_or_name: Commit64,
-    /// For a file: the root of its block pointers, with their height in the low bits. For a link:
-    /// the offset of the target, zero if inline.
+    /// For a file: the root of its block pointers, with their height and the root page's lines with
+    /// content in the low bits. For a link: the offset of the target, zero if inline.
     pub root: Commit64,
     /// Last change of content, ns since 1970.
     pub modified_ns: Cell64,

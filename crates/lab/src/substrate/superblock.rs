@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use pmem::{BLOCK_BYTES, Cell64, Commit64, Layout, Memory, Region, crc32c};
 
 /// The format version of all systems of the lab.
-pub const FORMAT_VERSION: u64 = 1;
+pub const FORMAT_VERSION: u64 = 2;
 /// Words of geometry that a system keeps in its superblock.
 pub const PARAMETERS: usize = 4;
 /// End of the superblock; a system's own structures begin here or later.

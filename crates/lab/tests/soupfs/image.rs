@@ -100,7 +100,7 @@ impl Image<'_> {
                     }
                 }
             }
-            8 => self.visit_tree(root & !(PAGE - 1), root & 7, found),
+            8 => self.visit_tree(root & !7, root & 7, found),
             10 if root != 0 => found.see(root, self.word(inode + 16).div_ceil(LINE), LineUse::Target),
             _ => {}
         }
@@ -116,13 +116,15 @@ impl Image<'_> {
         }
     }
 
-    fn visit_tree(&self, page: u64, height: u64, found: &mut Reachable) {
+    /// Visits a page. A word that leads to a pointer page says how many of its lines have content.
+    fn visit_tree(&self, word: u64, height: u64, found: &mut Reachable) {
+        let (page, lines) = (word & !(PAGE - 1), (word & (PAGE - 1)) >> 3);
         if page == 0 {
             return;
         }
         found.see(page, 64, if height == 0 { LineUse::Data } else { LineUse::Pointers });
         if height > 0 {
-            (0..512).for_each(|index| self.visit_tree(self.word(page + index * 8), height - 1, found));
+            (0..lines * 8).for_each(|index| self.visit_tree(self.word(page + index * 8), height - 1, found));
         }
     }
 

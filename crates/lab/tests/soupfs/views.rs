@@ -182,3 +182,63 @@ fn an_open_file_that_had_no_name_is_a_leak_that_the_scan_finds() {
         .sum();
     assert_eq!(used as usize, reachable.lines.len());
 }
+
+#[test]
+fn a_sync_of_a_new_file_writes_only_the_used_line_of_its_pointer_page() {
+    let mapping = formatted(IMAGE);
+    let recorder = Arc::new(Recorder::new());
+    let fs = mount(&mapping, Arc::clone(&recorder));
+    fs.create(b"/file", 0o600).expect("created");
+    fs.sync().expect("synced");
+    let file = fs.open(b"/file", libc::O_RDWR, 0).expect("opened");
+    fs.write(file, 0, &[1; 3 * 4096]).expect("written");
+    recorder.start();
+    fs.sync_file(file).expect("synced");
+    recorder.stop();
+    let streamed = |event: &Event| if let Event::Stream { bytes, .. } = event { bytes.len() } else { 0 };
+    assert_eq!(recorder.take().iter().map(|recorded| streamed(&recorded.event)).sum::<usize>(), 64);
+    fs.close(file).expect("closed");
+}
+
+#[test]
+fn a_file_that_grows_by_lines_of_pointers_is_whole_after_a_crash() {
+    const BLOCK: usize = 4096;
+    let mapping = formatted(IMAGE);
+    let fs = mount(&mapping, Direct);
+    fs.create(b"/file", 0o600).expect("created");
+    let file = fs.open(b"/file", libc::O_RDWR, 0).expect("opened");
+    // Line after line, then beyond one page of pointers. Free pages hold no zeros.
+    let blocks: Vec<usize> = (0..20).chain([100, 511, 512, 530, 1030]).collect();
+    let content = |block: usize| [block as u8 | 1; BLOCK];
+    for block in &blocks {
+        fs.write(file, (block * BLOCK) as u64, &content(*block)).expect("written");
+        if block % 3 == 0 {
+            fs.sync_file(file).expect("synced");
+        }
+    }
+    fs.sync().expect("synced");
+    // Dropping without unmount acts like a crash.
+    drop(fs);
+
+    let expect = |fs: &dyn Calls, file, blocks: &[usize], last: usize| {
+        for block in 0..=last {
+            let mut there = [7; BLOCK];
+            assert_eq!(fs.read(file, (block * BLOCK) as u64, &mut there), Ok(BLOCK), "block {block}");
+            let wanted = if blocks.contains(&block) { content(block) } else { [0; BLOCK] };
+            assert!(there == wanted, "block {block}");
+        }
+    };
+    let fs = mount(&mapping, Direct);
+    let file = fs.open(b"/file", libc::O_RDWR, 0).expect("opened");
+    expect(&fs, file, &blocks, 1030);
+    fs.truncate(file, (10 * BLOCK) as u64).expect("cut");
+    fs.sync_file(file).expect("synced");
+    fs.write(file, (30 * BLOCK) as u64, &content(30)).expect("written");
+    fs.sync().expect("synced");
+    drop(fs);
+
+    let fs = mount(&mapping, Direct);
+    let file = fs.open(b"/file", libc::O_RDWR, 0).expect("opened");
+    expect(&fs, file, &[(0..10).collect(), vec![30]].concat(), 30);
+    fs.close(file).expect("closed");
+}
