@@ -17,17 +17,17 @@
 //! pages are free.
 
 use super::format::{HEIGHT_MAX, PAGE_LINES, PAGE_WORDS, SIZE_BYTES_MAX};
-use super::inode::{Change, FileState, Info, Inode, Node, Overlay};
+use super::inode::{Change, FileState, Info, Inode, Line, Node, Overlay};
 use super::space::Marks;
 use super::volume::Volume;
 use crate::error::{Error, Result};
 use crate::locks;
 use crate::physical::{Exclusive, Shared};
-use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
+use pmem::{BLOCK_BYTES, Durable, Flushed, LINE_BYTES, Memory};
 use posix::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 /// Base-2 logarithm of the pointers of a page.
 const FAN_BITS: u32 = PAGE_WORDS.ilog2();
@@ -420,35 +420,92 @@ impl<M: Memory> Volume<M> {
         if let Some(bytes) = cut {
             self.persist_cut(inode, bytes)?;
         }
-        self.persist_blocks(inode, &mut spare)?;
-        if with_attributes {
-            self.write_attributes(inode)?;
+        let insertion = self.insert_blocks(inode, &mut spare)?;
+        let line = inode.line();
+        if line.is_written {
+            drop(line);
+            self.persist_growth(inode, insertion, latest_size, with_attributes)?;
+        } else {
+            self.persist_unnamed(inode, line, insertion, latest_size)?;
         }
-        self.store_size(inode, latest_size, with_attributes)?;
         inode.content_mut().moving = Overlay::default();
         spare.into_iter().for_each(|page| self.space.give_back(page, PAGE_LINES));
         Ok(())
     }
 
-    /// Makes a size durable, and if asked for the rest of its line.
-    fn store_size(&self, inode: &Inode, size_bytes: u64, with_line: bool) -> Result<()> {
+    /// Persists blocks and size of a file with a name: pages before the links to them, and links
+    /// before a size that has them inside. A step that has nothing to write has no fence.
+    fn persist_growth(
+        &self,
+        inode: &Inode,
+        insertion: Option<BlockInsertion>,
+        size_bytes: u64,
+        with_attributes: bool,
+    ) -> Result<()> {
+        let mut flushed = Flushed::nothing();
+        let has_links = insertion.is_some();
+        if let Some(mut insertion) = insertion {
+            let mut durable = self.settled();
+            if insertion.has_pages() {
+                durable = self.region.fence(self.store_pages(&mut insertion)?);
+                self.space.mark_durable(std::mem::take(&mut insertion.marks), durable);
+            }
+            flushed = self.store_links(inode, &insertion, durable)?;
+        }
+        if has_links && inode.line().size_bytes != size_bytes {
+            self.region.fence(flushed);
+            flushed = Flushed::nothing();
+        }
+        if with_attributes {
+            self.write_attributes(inode)?;
+        }
+        if inode.line().size_bytes != size_bytes || with_attributes {
+            flushed = flushed.and(self.store_size(inode, &mut inode.line(), size_bytes)?);
+        } else if !has_links {
+            return Ok(());
+        }
+        self.region.fence(flushed);
+        Ok(())
+    }
+
+    /// Persists blocks and size of a file without a name in the consistent view: no crash state
+    /// leads to its inode, so nothing is ordered, and one fence suffices. The lock of its line
+    /// makes a persister that writes its first name wait for that fence.
+    fn persist_unnamed(
+        &self,
+        inode: &Inode,
+        mut line: MutexGuard<'_, Line>,
+        insertion: Option<BlockInsertion>,
+        size_bytes: u64,
+    ) -> Result<()> {
+        let mut flushed = self.store_size(inode, &mut line, size_bytes)?;
+        let mut marks = Marks::default();
+        if let Some(mut insertion) = insertion {
+            flushed = flushed.and(self.store_pages(&mut insertion)?);
+            flushed = flushed.and(self.store_links(inode, &insertion, self.settled())?);
+            marks = insertion.marks;
+        }
+        let durable = self.region.fence(flushed);
+        self.space.mark_durable(marks, durable);
+        Ok(())
+    }
+
+    /// Stores a size and flushes its line. Everything within the size is durable, or no crash state
+    /// leads to the file.
+    fn store_size(&self, inode: &Inode, line: &mut Line, size_bytes: u64) -> Result<Flushed> {
         let lines = self.inode_lines(inode.offset)?;
-        let mut line = inode.line();
         if line.size_bytes != size_bytes {
             line.size_bytes = size_bytes;
-            // The data within the size was fenced before this call.
-            let dirty = self.region.commit(&lines.size_or_name, size_bytes, self.settled());
-            self.region.persist(dirty);
-        } else if with_line {
-            self.region.fence(self.region.flush_range(inode.offset, LINE_BYTES));
+            self.region.commit(&lines.size_or_name, size_bytes, self.settled()).unflushed();
         }
-        Ok(())
+        Ok(self.region.flush_range(inode.offset, LINE_BYTES))
     }
 
     /// Persists a truncation: first the smaller size, then the pointers; then frees the pages.
     fn persist_cut(&self, inode: &Inode, bytes: u64) -> Result<()> {
         if bytes < inode.line().size_bytes {
-            self.store_size(inode, bytes, false)?;
+            let flushed = self.store_size(inode, &mut inode.line(), bytes)?;
+            self.region.fence(flushed);
         }
         let lines = self.inode_lines(inode.offset)?;
         let tree = self.tree(inode.offset)?;
@@ -490,59 +547,67 @@ impl<M: Memory> Volume<M> {
         Ok(flushed)
     }
 
-    /// Persists new pointer pages, then the pointers to them and to the data.
-    fn persist_blocks(&self, inode: &Inode, spare: &mut Vec<u64>) -> Result<()> {
+    /// Plans the pointers to the blocks that move to the consistent view; none if there are none.
+    fn insert_blocks(&self, inode: &Inode, spare: &mut Vec<u64>) -> Result<Option<BlockInsertion>> {
+        let content = inode.content();
+        if content.moving.blocks.is_empty() {
+            return Ok(None);
+        }
+        let tree = self.tree(inode.offset)?;
         let mut insertion = BlockInsertion {
-            tree: self.tree(inode.offset)?,
-            spare,
+            old_root: tree.word(),
+            tree,
             fresh: BTreeMap::new(),
             links: BTreeMap::new(),
             marks: Marks::default(),
         };
-        let old_root = insertion.tree.word();
-        let blocks: Vec<(u64, u64)> =
-            inode.content().moving.blocks.iter().map(|(block, page)| (*block, *page)).collect();
-        if blocks.is_empty() {
-            return Ok(());
+        for (block, page) in &content.moving.blocks {
+            self.insert_block(&mut insertion, spare, *block, *page)?;
         }
-        for (block, page) in blocks {
-            self.insert_block(&mut insertion, block, page)?;
-        }
+        Ok(Some(insertion))
+    }
+
+    /// Writes what links lead to: new lines of pointer pages, and bits of the allocation table.
+    fn store_pages(&self, insertion: &mut BlockInsertion) -> Result<Flushed> {
         let mut flushed = self.space.store_marks(&self.region, &mut insertion.marks)?;
         for (page, fresh) in &insertion.fresh {
-            let (from, to) = (fresh.from_line * LINE_BYTES, fresh.to_line * LINE_BYTES);
-            flushed = flushed.and(self.region.stream_bytes(page + from, &fresh.bytes[from as usize..to as usize])?);
+            let from = page + fresh.from_line * LINE_BYTES;
+            for (line, words) in fresh.words.as_chunks::<{ LINE_WORDS as usize }>().0.iter().enumerate() {
+                let mut bytes = [0; LINE_BYTES as usize];
+                bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
+                flushed = flushed.and(self.region.stream_bytes(from + line as u64 * LINE_BYTES, &bytes)?);
+            }
         }
-        let durable = self.region.fence(flushed);
-        self.space.mark_durable(insertion.marks, durable);
+        Ok(flushed)
+    }
+
+    /// Stores pointers in lines with content, and the root.
+    fn store_links(&self, inode: &Inode, insertion: &BlockInsertion, durable: Durable) -> Result<Flushed> {
         let mut flushed = Flushed::nothing();
         for (slot, page) in &insertion.links {
             let word = &self.word_page(slot & !(BLOCK_BYTES - 1))?[(slot % BLOCK_BYTES / 8) as usize];
             flushed = flushed.and(self.region.flush(self.region.commit(word, *page, durable)));
         }
         let root = insertion.tree.word();
-        if root != old_root {
+        if root != insertion.old_root {
             let lines = self.inode_lines(inode.offset)?;
             flushed = flushed.and(self.region.flush(self.region.commit(&lines.root, root, durable)));
-        } else if insertion.links.is_empty() {
-            return Ok(());
         }
-        self.region.fence(flushed);
-        Ok(())
+        Ok(flushed)
     }
 
     /// Inserts a block's page into a tree: directly in pages that are not yet reachable, as a
     /// deferred link in others.
-    fn insert_block(&self, insertion: &mut BlockInsertion<'_>, block: u64, page: u64) -> Result<()> {
+    fn insert_block(&self, insertion: &mut BlockInsertion, spare: &mut Vec<u64>, block: u64, page: u64) -> Result<()> {
         self.space.mark(page, PAGE_LINES, &mut insertion.marks)?;
         if insertion.tree.root.page == 0 {
             // An empty tree starts with the height that it needs.
             let height = height_for(block);
-            let root = if height == 0 { Child::block(page) } else { self.fresh_page(insertion)? };
+            let root = if height == 0 { Child::block(page) } else { self.fresh_page(insertion, spare)? };
             insertion.tree = Tree { root, height };
         }
         while !insertion.tree.covers(block) {
-            let page = self.fresh_page(insertion)?;
+            let page = self.fresh_page(insertion, spare)?;
             let root = insertion.with_lines(page, 1);
             let below = insertion.tree.root;
             insertion.set_fresh(root.page, 0, below);
@@ -558,7 +623,7 @@ impl<M: Memory> Volume<M> {
         for level in (1..=height).rev() {
             let index = slot(block, level);
             let word_at = at + index as u64 * 8;
-            let known = insertion.fresh_word(at, index);
+            let known = insertion.fresh_word(at, index).map(|word| *word);
             let child = match known.or_else(|| insertion.links.get(&word_at).copied()) {
                 Some(word) => Child::from_word(word)?,
                 None => Child::from_word(self.word_page(at)?[index].load_acquire())?,
@@ -566,7 +631,7 @@ impl<M: Memory> Volume<M> {
             let next = if level == 1 {
                 Child::block(page)
             } else {
-                let below = if child.page == 0 { self.fresh_page(insertion)? } else { child };
+                let below = if child.page == 0 { self.fresh_page(insertion, spare)? } else { child };
                 insertion.with_lines(below, lines_for(block, level - 1))
             };
             if next != child {
@@ -583,8 +648,8 @@ impl<M: Memory> Volume<M> {
 
     /// Takes a pointer page from those that the write reserved. Its content is in memory until all
     /// blocks are inserted.
-    fn fresh_page(&self, insertion: &mut BlockInsertion<'_>) -> Result<Child> {
-        let page = match insertion.spare.pop() {
+    fn fresh_page(&self, insertion: &mut BlockInsertion, spare: &mut Vec<u64>) -> Result<Child> {
+        let page = match spare.pop() {
             Some(page) => page,
             None => self.space.take_page().ok_or(Errno::ENOSPC)?,
         };
@@ -609,9 +674,10 @@ impl<M: Memory> Volume<M> {
 }
 
 /// A tree that gains blocks.
-struct BlockInsertion<'s> {
+struct BlockInsertion {
+    /// The root's word before.
+    old_root: u64,
     tree: Tree,
-    spare: &'s mut Vec<u64>,
     /// New lines of pointer pages.
     fresh: BTreeMap<u64, FreshLines>,
     /// Deferred links by offset of the word, stored once everything is durable.
@@ -622,34 +688,36 @@ struct BlockInsertion<'s> {
 /// Lines of a pointer page that no word says to have content yet.
 struct FreshLines {
     from_line: u64,
-    to_line: u64,
-    bytes: Box<[u8; BLOCK_BYTES as usize]>,
+    /// Their pointers.
+    words: Vec<u64>,
 }
 
-impl BlockInsertion<'_> {
+impl BlockInsertion {
+    /// Whether links lead to anything that is not durable.
+    fn has_pages(&self) -> bool {
+        !self.fresh.is_empty() || !self.marks.is_empty()
+    }
+
     /// A pointer page with at least so many lines of content. The new ones are fresh.
     fn with_lines(&mut self, at: Child, lines: u64) -> Child {
         if lines <= at.lines {
             return at;
         }
-        let fresh = self.fresh.entry(at.page).or_insert_with(|| FreshLines {
-            from_line: at.lines,
-            to_line: lines,
-            bytes: Box::new([0; BLOCK_BYTES as usize]),
-        });
-        fresh.to_line = fresh.to_line.max(lines);
+        let fresh = self.fresh.entry(at.page).or_insert(FreshLines { from_line: at.lines, words: Vec::new() });
+        let words = ((lines - fresh.from_line) * LINE_WORDS) as usize;
+        fresh.words.resize(words.max(fresh.words.len()), 0);
         Child { lines, ..at }
     }
 
     /// A pointer in a fresh line.
-    fn fresh_word(&self, page: u64, index: usize) -> Option<u64> {
-        let fresh = self.fresh.get(&page).filter(|fresh| index as u64 / LINE_WORDS >= fresh.from_line)?;
-        fresh.bytes[index * 8..].first_chunk().map(|word| u64::from_le_bytes(*word))
+    fn fresh_word(&mut self, page: u64, index: usize) -> Option<&mut u64> {
+        let fresh = self.fresh.get_mut(&page)?;
+        fresh.words.get_mut(index.checked_sub((fresh.from_line * LINE_WORDS) as usize)?)
     }
 
     fn set_fresh(&mut self, page: u64, index: usize, target: Child) {
-        if let Some(fresh) = self.fresh.get_mut(&page) {
-            fresh.bytes[index * 8..index * 8 + 8].copy_from_slice(&target.word().to_le_bytes());
+        if let Some(word) = self.fresh_word(page, index) {
+            *word = target.word();
         }
     }
 }

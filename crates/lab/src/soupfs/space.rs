@@ -52,6 +52,13 @@ struct Hands {
 #[derive(Debug, Default)]
 pub struct Marks(Vec<(u64, u64)>);
 
+impl Marks {
+    /// Whether the table has all bits durably.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// The lowest run of `count` clear bits.
 fn run(word: u64, count: u64) -> Option<u64> {
     let mut starts = !word;

@@ -200,6 +200,39 @@ fn a_sync_of_a_new_file_writes_only_the_used_line_of_its_pointer_page() {
     fs.close(file).expect("closed");
 }
 
+/// A file without a durable name is out of reach for a crash, so nothing of it is ordered. Else a
+/// size waits for links, and links for what they lead to, if that is new.
+#[test]
+fn a_sync_fences_only_where_a_crash_would_see_the_order() {
+    let mapping = formatted(IMAGE);
+    let recorder = Arc::new(Recorder::new());
+    let fs = mount_syncing(&mapping, Arc::clone(&recorder), SyncFile::Own);
+    let fences = |file, offset, bytes: &[u8]| {
+        fs.write(file, offset, bytes).expect("written");
+        recorder.start();
+        fs.sync_file(file).expect("synced");
+        recorder.stop();
+        recorder.take().iter().filter(|recorded| recorded.event == Event::Fence).count()
+    };
+    let new = |path| fs.open(path, libc::O_CREAT | libc::O_RDWR, 0o600).expect("created");
+    let block = [1; 4096];
+    let file = new(b"/file");
+    assert_eq!(fences(file, 0, &[1; 5 * 4096]), 1, "blocks, a new pointer page, root and size");
+    assert_eq!(fences(file, 5 * 4096, &block), 1, "no name is durable");
+    fs.sync().expect("synced");
+    assert_eq!(fences(file, 6 * 4096, &block), 3, "bits of the table, a pointer, the size");
+    assert_eq!(fences(file, 0, &block), 1, "times only");
+
+    // Space that was in use keeps its bits in the table.
+    let gone = new(b"/gone");
+    fences(gone, 0, &block);
+    fs.close(gone).expect("closed");
+    fs.unlink(b"/gone").expect("removed");
+    assert_eq!(fences(file, 7 * 4096, &block), 2, "a pointer, the size");
+    assert_eq!(fences(file, 7 * 4096 + 10, &[2; 10]), 1, "times only");
+    fs.close(file).expect("closed");
+}
+
 #[test]
 fn a_file_that_grows_by_lines_of_pointers_is_whole_after_a_crash() {
     const BLOCK: usize = 4096;
