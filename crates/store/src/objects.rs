@@ -21,9 +21,7 @@ use std::time::Duration;
 
 /// Attempts of a request.
 const ATTEMPTS: u32 = 6;
-/// Attempts after which an object that is not what it must be counts as damaged in the store.
-const ATTEMPTS_DAMAGED: u32 = 3;
-/// The pause before the second attempt; it doubles.
+/// The pause before the second attempt; it doubles, unless the answer was there and damaged.
 const PAUSE: Duration = Duration::from_millis(200);
 /// A request without an answer counts as failed after this time.
 const ANSWER: Duration = Duration::from_secs(900);
@@ -133,11 +131,12 @@ impl Objects {
                 Some(Err(Failure::Passing(error))) => error,
                 None => self.failed(action, path, "no answer".to_owned()),
             };
-            let is_damaged = matches!(error, StoreError::Damaged { .. });
-            if attempt >= if is_damaged { ATTEMPTS_DAMAGED } else { ATTEMPTS } {
+            if attempt == ATTEMPTS {
                 return Err(error);
             }
-            self.wait(begun, tokio::time::sleep(PAUSE * (1 << attempt))).await?;
+            let is_damaged = matches!(error, StoreError::Damaged { .. });
+            let pause = if is_damaged { PAUSE } else { PAUSE * (1 << attempt) };
+            self.wait(begun, tokio::time::sleep(pause)).await?;
             attempt += 1;
         }
     }

@@ -182,6 +182,7 @@ fn a_committer_that_is_stopped_or_killed_at_any_moment_is_replaced() {
         let committer = syncer.committer();
         syncer.wait_for_sync();
         signal(committer, if round % 2 == 0 { libc::SIGSTOP } else { libc::SIGKILL });
+        wait_for("another committer", || (syncer.committer() != committer).then_some(()));
         syncer.wait_for_sync();
     }
     let Syncer { program, seen } = syncer;

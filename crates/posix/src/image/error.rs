@@ -22,7 +22,7 @@ pub enum ImageError {
     },
     /// Another process uses the image and does not share it.
     #[error(
-        "{} is in use by a process that does not share it (a mount with its own cache, mkfs or fsck): end that process first (unmount it; \
+        "{} is in use by a process that does not share it (a mount with its own cache, a run with --read-only or --discard, mkfs or fsck): end that process first (unmount it; \
          `fuser -v {}` names it), or mount with -o cache=0, which shares",
         path.display(), path.display()
     )]

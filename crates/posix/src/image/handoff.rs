@@ -5,8 +5,10 @@
 //! - A handed-off image and its region have their own locks. They last until the last process that
 //!   has their descriptors or their mappings has ended, in whatever way. So no process takes the
 //!   image for unused meanwhile, even if the lender has died.
-//! - Only the region's lock says whether borrowers remain. Users with read access to the image have
-//!   no descriptor of the region. An image that may only be read cannot be locked exclusively.
+//! - A lock on the image says whether borrowers remain. It ends together with their other locks:
+//!   a lender that saw it end before these would not leave the image clean. An image that may only
+//!   be read cannot be locked exclusively. There the lock is on the region, and nothing is left
+//!   clean.
 //! - The lender closes the image, not the borrowers. If the lender dies first, the next attach
 //!   recovers the image.
 
@@ -107,8 +109,9 @@ impl<M: Memory> Image<M> {
         let region = self.open_again(self.region_file()?)?;
         let image = self.open_again(&self.file)?;
         let owner = self.fs().processes().process_number().map_err(|source| self.engine_error(source))?;
+        let borrowed = if self.is_writing { &image } else { &region };
         let writing = self.is_writing.then_some((&image, Byte::Writing));
-        let locks = [(&image, Byte::Attached), (&region, Byte::HandedOff(owner))];
+        let locks = [(&image, Byte::Attached), (borrowed, Byte::HandedOff(owner))];
         for (file, byte) in locks.into_iter().chain(writing) {
             if !try_set(file, byte, Lock::Shared).map_err(error)? {
                 return Err(ImageError::InUse { path: self.path.clone() });
@@ -175,7 +178,7 @@ impl<M: Memory> Image<M> {
         probe: impl FnOnce(&File, Byte) -> io::Result<T>,
     ) -> Result<T, ImageError> {
         let error = |source| lock_error(&self.path, source);
-        let file = self.region_file()?;
+        let file = if self.is_writing { &self.file } else { self.region_file()? };
         let byte = Byte::HandedOff(handoff_id.owner);
         let answer = probe(file, byte).map_err(error)?;
         try_set(file, byte, Lock::None).map_err(error)?;

@@ -1,5 +1,4 @@
-//! Locks on the image file: which processes use it, and which attach or detach; and on the file of
-//! the DRAM region: which processes have the image by handoff.
+//! Locks on the image file: which processes use it, and which attach or detach.
 //!
 //! The locks belong to the open file description, not to the process. So they end with it, however
 //! the process ends.
@@ -9,7 +8,7 @@
 //! | 0 | uses the image | uses it exclusively |
 //! | 1 | attaches or detaches without effect on others | attaches or detaches |
 //! | 2 | may write the image, or reads it together with writers | never |
-//! | of the region: 2^40 + process number | has the image by handoff from that process | that process, to wait for the end of all its borrowers |
+//! | 2^40 + process number; on the region if the image is only read | has the image by handoff from that process | that process, to wait for the end of all its borrowers |
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
@@ -21,7 +20,7 @@ pub(super) enum Byte {
     Attached,
     Attaching,
     Writing,
-    /// A byte of the region, held by the borrowers of the process with this number.
+    /// Held by the borrowers of the process with this number.
     HandedOff(u32),
 }
 
