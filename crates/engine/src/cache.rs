@@ -32,6 +32,9 @@ use pmem::{Flushed, LINE_BYTES, Memory};
 
 /// Attempts of a loop that only another thread's death could make longer.
 const TRIES_MAX: usize = 1 << 20;
+/// Times that an operation goes on because single files were evicted: these may be the files that
+/// it has loaded itself, and then it would never end.
+const REFILLS_MAX: u32 = 4;
 
 impl<M: Memory> Fs<M> {
     /// The cachelet that an inode's nv pointer names, if it is of this epoch and still that
@@ -299,11 +302,19 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Runs an operation again after an eviction if it found the DRAM region full. Not pinned.
     pub(crate) fn retry_when_dram_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+        let mut refills_left = REFILLS_MAX;
         loop {
-            match operation() {
-                Err(Error::NoMemory) if self.maintenance().evict_some()? => {}
-                result => return result,
+            let result = operation();
+            if !matches!(result, Err(Error::NoMemory)) {
+                return result;
             }
+            if self.maintenance().evict_some()? {
+                continue;
+            }
+            if refills_left == 0 || !self.maintenance().refill_cachelets()? {
+                return result;
+            }
+            refills_left -= 1;
         }
     }
 

@@ -49,9 +49,19 @@ pub(super) struct Logged {
 }
 
 impl<'f, M: Memory> Maintenance<'_, 'f, M> {
-    /// Evicts some directories, or else files. Returns whether an operation that found the DRAM
-    /// region full is worth a retry. Not pinned.
+    /// Evicts some directories. Returns whether any was evicted. Not pinned.
     pub(crate) fn evict_some(self) -> Result<bool> {
+        self.evict_alone(|| {
+            // Two rounds: the first may only clear second chances.
+            let evicted = self.go_round(2, DIRECTORIES_PER_CALL, |index| self.evict_directory(index))?;
+            self.recycler().recycle(2 * RETIRED_MAX)?;
+            Ok(evicted != 0)
+        })
+    }
+
+    /// Evicts while no other thread does so. Returns what `evict` returns, or `false` if that
+    /// cannot be.
+    fn evict_alone(self, evict: impl FnOnce() -> Result<bool>) -> Result<bool> {
         // No directory can leave while a stopped thread may rely on its names.
         if self.is_epoch_stalled()? {
             return Ok(false);
@@ -60,10 +70,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         // A stopped evictor makes the call fail for want of memory, not wait.
         let evicting = self.lock_with(Patience::Long, &header.evict_lock, &header.rare_waiters)?;
         let Some(_evicting) = evicting else { return Ok(false) };
-        // Two rounds: the first may only clear second chances.
-        let evicted = self.go_round(2, DIRECTORIES_PER_CALL, |index| self.evict_directory(index))?;
-        self.recycler().recycle(2 * RETIRED_MAX)?;
-        if evicted != 0 { Ok(true) } else { self.refill_cachelets() }
+        evict()
     }
 
     /// Moves the clock hand until `evict` has evicted `max` cachelets, or `rounds` times round.
@@ -86,15 +93,17 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
 
     /// Gets free cachelets for this thread if it has none, by evicting files if need be. Returns
     /// whether it got any. Not pinned.
-    fn refill_cachelets(self) -> Result<bool> {
+    pub(crate) fn refill_cachelets(self) -> Result<bool> {
         if self.allocator().next_cachelet().is_some() {
             return Ok(false);
         }
         if self.allocator().take_batch()? {
             return Ok(true);
         }
-        self.evict_files()?;
-        Ok(self.allocator().next_cachelet().is_some())
+        self.evict_alone(|| {
+            self.evict_files()?;
+            Ok(self.allocator().next_cachelet().is_some())
+        })
     }
 
     /// Evicts single files, and frees what this thread has evicted or removed. What the slots of
