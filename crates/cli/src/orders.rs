@@ -6,7 +6,7 @@
 use crate::asking::{self, Answer, Staying, Unanswered};
 use crate::{interrupt, mounts, processes};
 use anyhow::{Result, anyhow, bail, ensure};
-use posix::image::{ImageError, Trimmed, Watch};
+use image::{ImageError, Trimmed, Watch};
 use rustix::fs::makedev;
 use std::fs::File;
 use std::os::fd::AsRawFd;

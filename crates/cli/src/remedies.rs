@@ -4,8 +4,8 @@
 use crate::units;
 use anyhow::anyhow;
 use fuse::MountError;
+use image::ImageError;
 use pmem::MapError;
-use posix::image::ImageError;
 use serde_json::json;
 use std::io;
 

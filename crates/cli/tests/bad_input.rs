@@ -3,7 +3,7 @@
 
 mod support;
 
-use posix::image::{Image, OpenImage};
+use image::{Image, OpenImage};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use crate::terminal::Progress;
 use crate::{interrupt, units};
 use anyhow::Result;
-use posix::image::{ImageError, Made, MakeOptions, make_watched};
+use image::{ImageError, Made, MakeOptions, make_watched};
 use std::path::Path;
 
 /// Creates an image, with progress where it takes long. An interrupt (where it is caught) cancels

@@ -1,8 +1,8 @@
 //! Errors: an errno for programs, and for users a message that names cause, effect and remedy.
 
+use image::ImageError;
 use pmem::MapError;
 use posix::Errno;
-use posix::image::ImageError;
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;

@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 use crate::session::Shared;
 use crate::{Credentials, FileSystem};
 use engine::statistics::CallClass;
+use image::{CommitPolicy, MakeOptions, OpenImage};
 use pmem::Persistence;
 use posix::Errno;
-use posix::image::{CommitPolicy, MakeOptions, OpenImage};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,10 +109,10 @@ impl Image {
     pub fn in_memory(size: u64) -> Result<Image> {
         let make = MakeOptions { length: size, ..MakeOptions::default() };
         let options = OpenImage::default();
-        Image::share(posix::image::Image::in_memory(&make, &options)?, false, &options)
+        Image::share(image::Image::in_memory(&make, &options)?, false, &options)
     }
 
-    fn share(image: posix::image::Image, has_path: bool, options: &OpenImage) -> Result<Image> {
+    fn share(image: image::Image, has_path: bool, options: &OpenImage) -> Result<Image> {
         let durability = match image.persistence() {
             _ if !has_path => Durability::Nothing,
             Persistence::PowerFailure => Durability::PowerFailure,
@@ -175,7 +175,7 @@ impl Image {
     pub fn snapshot(&self, file: impl AsRef<Path>) -> Result<()> {
         let Some(path) = self.path() else { return Err(self.error("copy", Errno::EOPNOTSUPP)) };
         self.shared.call(CallClass::Other, |_| Ok(())).map_err(|errno| self.error("copy", errno))?;
-        Ok(posix::image::snapshot(path, file, None, &self.options, &mut |_, _| true)?)
+        Ok(image::snapshot(path, file, None, &self.options, &mut |_, _| true)?)
     }
 
     /// Closes the image: waits for calls in progress, closes all files, and detaches. The last
@@ -191,9 +191,9 @@ impl Image {
             None => return Err(self.error("close", Errno::ENODEV)),
         };
         Ok(match closed {
-            posix::image::Closed::Last => Closed::Clean,
-            posix::image::Closed::OthersRemain => Closed::OthersRemain,
-            posix::image::Closed::ReadOnly => Closed::ReadOnly,
+            image::Closed::Last => Closed::Clean,
+            image::Closed::OthersRemain => Closed::OthersRemain,
+            image::Closed::ReadOnly => Closed::ReadOnly,
         })
     }
 
@@ -277,7 +277,7 @@ impl ImageOptions {
         let path = path.as_ref();
         // A later change of the working directory does not change what a snapshot copies.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Image::share(posix::image::Image::open(path, &self.0)?, true, &self.0)
+        Image::share(image::Image::open(path, &self.0)?, true, &self.0)
     }
 }
 
@@ -348,7 +348,7 @@ impl CreateImage {
     /// EEXIST: the file is not empty; EINVAL: the size is missing or too small, or the label too
     /// long; ENOSPC; EBUSY: the image is in use; and the errors of creating a file.
     pub fn create(&self) -> Result<Image> {
-        posix::image::make(&self.path, &self.options)?;
+        image::make(&self.path, &self.options)?;
         Image::open(&self.path)
     }
 }

@@ -15,9 +15,9 @@
 use crate::error::{FORKED, TOO_MANY_FILES};
 use engine::statistics::CallClass;
 use engine::{Fs, Node, Thread};
+use image::{Closed, Image, ImageError};
 use posix::call_classes::number_of;
 use posix::host::monotonic_ns;
-use posix::image::{Closed, Image, ImageError};
 use posix::path::PathBuffer;
 use posix::process::{DESCRIPTORS_MAX, InFlightFile, Process, Processes};
 use posix::{Caller, Credentials, Errno, PathCache, Result};

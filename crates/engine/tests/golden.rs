@@ -2,8 +2,8 @@
 //! version of the format.
 //!
 //! An image is kept as text, a line for each nonzero cache line: its offset and its bytes in hex.
-//! `cargo test -p engine --test golden -- --ignored` rewrites those of the present version and
-//! features; a change that requires this changes the format.
+//! `cargo test -p directfs-engine --test golden -- --ignored` rewrites those of the present
+//! version and features; a change that requires this changes the format.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Errors of mounts and mount options; each message names the cause and the remedy.
 
-use posix::image::ImageError;
+use image::ImageError;
 use std::io;
 use std::path::PathBuf;
 

@@ -16,8 +16,8 @@ use crate::options::MountOptions;
 use crate::orders::Orders;
 use engine::format::FileKind;
 use engine::{Attributes, FileFlags, Node, SeekWhat, Thread};
+use image::Image;
 use pmem::Direct;
-use posix::image::Image;
 use posix::process::Process;
 use posix::{
     Append, Caller, Credentials, Errno, ExtendedFlags, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet,

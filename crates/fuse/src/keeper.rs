@@ -130,7 +130,7 @@ impl Keeper<'_> {
         let mut deaths = 0;
         loop {
             match self.wait_for(server).map_err(broken)? {
-                Some(EXIT_CLEANLY) => return Ok(Ended::Cleanly(posix::image::Closed::Last)),
+                Some(EXIT_CLEANLY) => return Ok(Ended::Cleanly(image::Closed::Last)),
                 Some(EXIT_UNCLEAN) => return Ok(Ended::Unclean),
                 Some(_) => return Err(self.give_up("the server failed, and its message says why")),
                 None if !mounting::is_mounted(&self.mount.device) => return Ok(Ended::Unclean),

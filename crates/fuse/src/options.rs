@@ -1,7 +1,7 @@
 //! Mount options, as passed by mount(8), fstab and `directfs mount -o`.
 
 use crate::error::OptionError;
-use posix::image::CommitPolicy;
+use image::CommitPolicy;
 use std::path::PathBuf;
 use std::time::Duration;
 

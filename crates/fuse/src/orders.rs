@@ -15,7 +15,7 @@
 //! - An order ends with the process that gave it. Until that process has ended, it alone sees the
 //!   result: another order is refused with EBUSY.
 
-use posix::image::{ImageError, Trimmed, Watch};
+use image::{ImageError, Trimmed, Watch};
 use posix::{Errno, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;

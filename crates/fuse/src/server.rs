@@ -11,7 +11,7 @@ use crate::options::MountOptions;
 use crate::privileges::Guard;
 use crate::session::{Clones, Connection};
 use crate::signals::Signals;
-use posix::image::{Closed, Image, OpenImage};
+use image::{Closed, Image, OpenImage};
 use rustix::fd::OwnedFd;
 use std::ffi::OsString;
 use std::io;

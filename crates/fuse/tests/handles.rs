@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Mounted, can_mount};
-use posix::image::Closed;
+use image::Closed;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Mounted, can_mount, shell, skip};
-use posix::image::Closed;
+use image::Closed;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;

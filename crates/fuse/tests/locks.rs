@@ -4,7 +4,7 @@ mod common;
 
 use common::{Mounted, can_mount};
 use fuse::Server;
-use posix::image::Image;
+use image::Image;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;

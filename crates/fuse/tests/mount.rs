@@ -4,7 +4,7 @@ mod common;
 
 use common::{Mounted, can_mount, scratch, shell};
 use fuse::{MountOptions, Server};
-use posix::image::{Closed, Image, OpenImage};
+use image::{Closed, Image, OpenImage};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, XattrFlags, flock,
     ioctl_ficlone, linkat, open, openat2, seek,

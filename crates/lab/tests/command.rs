@@ -1,6 +1,6 @@
 //! The program `lab`.
 
-use posix::image::{Image, OpenImage};
+use image::{Image, OpenImage};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! Times of the block copies, in nanoseconds: `cargo bench -p pmem --bench copy`. The thresholds
-//! and figures in `src/copy.rs` come from this benchmark.
+//! Times of the block copies, in nanoseconds: `cargo bench -p directfs-pmem --bench copy`. The
+//! thresholds and figures in `src/copy.rs` come from this benchmark.
 
 // The copies are internal. Including the modules gives access to each of them.
 #[allow(dead_code)]

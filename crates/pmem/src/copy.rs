@@ -8,8 +8,8 @@
 //! processor it is an ordinary load, each byte of which is old or new. Checksums and bounds checks
 //! decide afterwards what the bytes mean.
 //!
-//! The figures in the comments are medians of `cargo bench -p pmem --bench copy` on an Ice Lake
-//! server at 2.8 GHz.
+//! The figures in the comments are medians of `cargo bench -p directfs-pmem --bench copy` on an Ice
+//! Lake server at 2.8 GHz.
 //!
 //! Decision: docs/decisions/hot-paths.md, "Copies depend on length, alignment and processor".
 

@@ -1,9 +1,10 @@
-//! Benchmark of the process layer, in nanoseconds: `cargo bench -p posix --bench descriptors`. One
-//! compare-and-swap, timed in the same run, is the lower bound; compare ratios.
+//! Benchmark of the process layer, in nanoseconds:
+//! `cargo bench -p directfs-posix --bench descriptors`. One compare-and-swap, timed in the
+//! same run, is the lower bound; compare ratios.
 
 use engine::format::FileKind;
+use image::{Image, MakeOptions, OpenImage, make};
 use posix::OpenFile;
-use posix::image::{Image, MakeOptions, OpenImage, make};
 use posix::process::{Fork, LockKind, LockRange, Processes};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -32,7 +32,7 @@ mod pin;
 mod requests;
 
 #[cfg(feature = "std")]
-pub(crate) use requests::ServiceKind;
+pub use requests::ServiceKind;
 
 use crate::child_numbers;
 use crate::errno::{Errno, Result};
@@ -101,9 +101,11 @@ const READY: u64 = u64::from_le_bytes(*b"DFSWORK2");
 const READY_WHOLE: u64 = u64::from_le_bytes(*b"DFSWORK1");
 /// A number of bytes that no log has: a state that says more is not trusted.
 const LOG_BYTES_MAX: u64 = 1 << 48;
-/// Requests to the service, in the word that it sleeps on.
-pub(crate) const WANTS_COMMIT: u32 = 1;
-pub(crate) const WANTS_CHECKPOINT: u32 = 2;
+/// A request to the service, in the word that it sleeps on: commit.
+pub const WANTS_COMMIT: u32 = 1;
+/// A request to the service, in the word that it sleeps on: a checkpoint, which writes what is
+/// committed to its place.
+pub const WANTS_CHECKPOINT: u32 = 2;
 /// How threads sleep at the flag of a cut.
 pub static SLEEPING: Sleeping = Sleeping {
     wait: |word, expected, timeout_ms| PLATFORM.wait(word, expected, timeout_ms),
@@ -183,7 +185,7 @@ fn read_at(fd: i32, offset: u64, into: NonNull<u8>, length: usize) -> core::resu
 }
 
 /// The errno of a failed commit.
-pub(crate) fn errno_of(error: JournalError) -> Errno {
+pub fn errno_of(error: JournalError) -> Errno {
     match error {
         JournalError::Disk(DiskError(errno)) => Errno(errno),
         JournalError::Starved => Errno::EAGAIN,
@@ -192,7 +194,7 @@ pub(crate) fn errno_of(error: JournalError) -> Errno {
 }
 
 /// Memory for chunks, for one commit or checkpoint. Pages that are not used cost nothing.
-pub(crate) struct ChunkBuffer(NonNull<u8>);
+pub struct ChunkBuffer(NonNull<u8>);
 
 /// A buffer of this process that was used and is free, so that a small commit touches no new pages.
 static SPARE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
@@ -200,7 +202,8 @@ static SPARE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 const SPARE_BYTES_MAX: u64 = 64 << 10;
 
 impl ChunkBuffer {
-    pub(crate) fn new() -> Result<ChunkBuffer> {
+    /// A spare buffer, or memory from the system: no heap is used. ENOMEM if there is none.
+    pub fn new() -> Result<ChunkBuffer> {
         if let Some(spare) = NonNull::new(SPARE.swap(core::ptr::null_mut(), AcqRel)) {
             return Ok(ChunkBuffer(spare));
         }
@@ -220,7 +223,7 @@ impl ChunkBuffer {
     }
 
     /// Keeps the buffer for the next commit if little of it was used and there is no other one.
-    pub(crate) fn keep(self, used_bytes: u64) {
+    pub fn keep(self, used_bytes: u64) {
         if used_bytes <= SPARE_BYTES_MAX
             && SPARE.compare_exchange(core::ptr::null_mut(), self.0.as_ptr(), AcqRel, Relaxed).is_ok()
         {
@@ -228,7 +231,8 @@ impl ChunkBuffer {
         }
     }
 
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+    /// The whole buffer.
+    pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the whole mapping, which only this value uses.
         unsafe { core::slice::from_raw_parts_mut(self.0.as_ptr(), CHUNK_BYTES_MAX) }
     }
@@ -319,7 +323,7 @@ impl Commits {
 
     /// Where changes are marked.
     #[cfg(feature = "std")]
-    pub(crate) fn tracking(&self) -> &Tracking {
+    pub fn tracking(&self) -> &Tracking {
         &self.tracking
     }
 
@@ -350,7 +354,7 @@ impl Commits {
     /// [`Commits::begin`] of a working copy that is never committed: its image's file stays as it
     /// is, and its journal is not opened.
     #[cfg(feature = "std")]
-    pub(crate) fn begin_held(&self, uuid: &[u8; 16], image_bytes: u64, image: &ImageIdentity) {
+    pub fn begin_held(&self, uuid: &[u8; 16], image_bytes: u64, image: &ImageIdentity) {
         self.set_held(true);
         self.set_image(uuid, image);
         self.words()[IMAGE_BYTES].store(image_bytes, Release);
@@ -379,20 +383,20 @@ impl Commits {
 
     /// Declares that the disk holds all of the working copy, which is not used any more.
     #[cfg(feature = "std")]
-    pub(crate) fn set_saved(&self) {
+    pub fn set_saved(&self) {
         self.words()[READINESS].store(0, Release);
     }
 
     /// Whether the file of a working copy, which is not in use, may hold what is on no disk. One of
     /// unknown length may.
     #[cfg(feature = "std")]
-    pub(crate) fn is_unsaved(file: &std::fs::File) -> bool {
+    pub fn is_unsaved(file: &std::fs::File) -> bool {
         words_in(file).is_none_or(|words| [READY, READY_WHOLE].contains(&words[READINESS]))
     }
 
     /// Whether the file of a working copy, which is not in use, names an image file.
     #[cfg(feature = "std")]
-    pub(crate) fn is_made_for(file: &std::fs::File, image: &ImageIdentity) -> bool {
+    pub fn is_made_for(file: &std::fs::File, image: &ImageIdentity) -> bool {
         words_in(file).is_some_and(|words| words[IDENTITY..IDENTITY + 2] == [image.device, image.inode])
     }
 
@@ -415,10 +419,7 @@ impl Commits {
     }
 
     /// The region, with the pages that it has if these are not all.
-    pub(crate) fn with_residency<M: Memory>(
-        &self,
-        region: Region<M>,
-    ) -> core::result::Result<Region<M>, pmem::BadOffset> {
+    pub fn with_residency<M: Memory>(&self, region: Region<M>) -> core::result::Result<Region<M>, pmem::BadOffset> {
         match self.residency() {
             Some(residency) => region.partly_resident(residency),
             None => Ok(region),
@@ -426,7 +427,7 @@ impl Commits {
     }
 
     /// Which pages the working copy has, if not all.
-    pub(crate) fn residency(&self) -> Option<Residency> {
+    pub fn residency(&self) -> Option<Residency> {
         let state = self.words()[RESIDENT].load(Relaxed);
         let (area, bytes) = self.tracking.memory();
         let bits = NonNull::new(area.wrapping_add(bytes)).filter(|_| state & PARTLY != 0)?;
@@ -439,7 +440,7 @@ impl Commits {
     /// Declares that the working copy has only the pages whose bits are set, and whether it gets
     /// those that are read; or that it has all pages.
     #[cfg(feature = "std")]
-    pub(crate) fn set_partly_resident(&self, keeps_reads: Option<bool>) {
+    pub fn set_partly_resident(&self, keeps_reads: Option<bool>) {
         let state = match keeps_reads {
             None => 0,
             Some(false) => PARTLY,
@@ -449,7 +450,7 @@ impl Commits {
     }
 
     /// The image's UUID.
-    pub(crate) fn uuid(&self) -> [u8; 16] {
+    pub fn uuid(&self) -> [u8; 16] {
         let mut uuid = [0; 16];
         for (index, half) in uuid.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             *half = self.words()[UUID + index].load(Relaxed).to_le_bytes();
@@ -465,18 +466,18 @@ impl Commits {
 
     /// Holds commits back: a sync returns at once. Or no longer.
     #[cfg(feature = "std")]
-    pub(crate) fn set_held(&self, held: bool) {
+    pub fn set_held(&self, held: bool) {
         self.words()[HELD].store(held.into(), Release);
     }
 
     /// Whether commits are held back.
-    pub(crate) fn is_held(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         self.words()[HELD].load(Acquire) != 0
     }
 
     /// A commit and checkpoint of what was held back.
     #[cfg(feature = "std")]
-    pub(crate) fn commit_held<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
+    pub fn commit_held<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
         let _held = self.lock(thread)?;
         self.commit_now(thread.fs().pm())?;
         self.checkpoint_now()
@@ -514,7 +515,7 @@ impl Commits {
     }
 
     /// [`Commits::commit`] by this process in any case.
-    pub(crate) fn commit_here<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
+    pub fn commit_here<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
         let words = self.words();
         let needed = words[STARTED].load(SeqCst) + 1;
         let _held = self.lock(thread)?;
@@ -532,7 +533,7 @@ impl Commits {
     }
 
     /// Commits; the caller excludes all others.
-    pub(crate) fn commit_now<M: Memory>(&self, region: &Region<M>) -> Result<()> {
+    pub fn commit_now<M: Memory>(&self, region: &Region<M>) -> Result<()> {
         let words = self.words();
         let number = words[STARTED].fetch_add(1, SeqCst) + 1;
         let began_ns = PLATFORM.now_ns();
@@ -569,18 +570,18 @@ impl Commits {
     }
 
     /// Like [`Commits::checkpoint`]; the caller excludes all others.
-    pub(crate) fn checkpoint_now(&self) -> Result<()> {
+    pub fn checkpoint_now(&self) -> Result<()> {
         let mut buffer = ChunkBuffer::new()?;
         self.journal().checkpoint(self, buffer.bytes()).map_err(errno_of)
     }
 
     /// Whether a checkpoint is due.
-    pub(crate) fn is_log_half_full(&self) -> bool {
+    pub fn is_log_half_full(&self) -> bool {
         self.load().used_bytes > self.words()[LOG_BYTES].load(Relaxed) / 2
     }
 
     /// Whether this process must not write all of the journal, however long a commit is.
-    pub(crate) fn is_file_size_limited(&self) -> bool {
+    pub fn is_file_size_limited(&self) -> bool {
         let limit = rustix::process::getrlimit(Resource::Fsize).current;
         let log_bytes = self.words()[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
         limit.is_some_and(|limit| limit < 3 * self.image_bytes() + Journal::<ImageFile>::area_bytes(log_bytes))
@@ -615,17 +616,17 @@ impl Commits {
     }
 
     /// The size that the image gets; zero: it does not move now.
-    pub(crate) fn moving_bytes(&self) -> u64 {
+    pub fn moving_bytes(&self) -> u64 {
         self.header().more_words[MOVING].load(Acquire)
     }
 
     /// Whether it moves, or a thread has died that made it move.
-    pub(crate) fn is_moving(&self) -> bool {
+    pub fn is_moving(&self) -> bool {
         self.moving_bytes() != 0
     }
 
     /// Begins or ends a move. The caller holds the lock, and the log is empty.
-    pub(crate) fn set_moving(&self, bytes: u64) {
+    pub fn set_moving(&self, bytes: u64) {
         self.header().more_words[MOVING].store(bytes, Release);
     }
 
@@ -633,7 +634,7 @@ impl Commits {
     ///
     /// The description is written once more, and flushed: the thread that wrote it may have died
     /// before the flush, or that may have failed. Only then a commit may count in the new place.
-    pub(crate) fn settle_move<M: Memory>(&self, thread: &Thread<'_, M>, held: &CommitGuard<'_>) -> Result<()> {
+    pub fn settle_move<M: Memory>(&self, thread: &Thread<'_, M>, held: &CommitGuard<'_>) -> Result<()> {
         let failed = |error: DiskError| Errno(error.0);
         let bytes = self.moving_bytes();
         let mut description = [0; DESCRIPTION_BYTES];
@@ -654,7 +655,7 @@ impl Commits {
     }
 
     /// Forgets a move: the image keeps its size, and its file loses what was to be more.
-    pub(crate) fn forget_move(&self) {
+    pub fn forget_move(&self) {
         let log_bytes = self.words()[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
         let image_bytes = self.image_bytes();
         self.file.shorten(image_bytes + Journal::<ImageFile>::area_bytes(log_bytes));
@@ -683,7 +684,7 @@ pub const fn area_bytes(capacity_bytes: u64) -> u64 {
 /// The capacity of the image in such a file, from the file's length: the most that fits in so many
 /// bytes.
 #[cfg(feature = "std")]
-pub(crate) fn capacity_within(working_bytes_max: u64) -> u64 {
+pub fn capacity_within(working_bytes_max: u64) -> u64 {
     /// More than a process can map.
     const BYTES_MAX: u64 = 1 << 47;
     let working_bytes_max = working_bytes_max.min(BYTES_MAX);
@@ -712,7 +713,7 @@ fn words_in(file: &std::fs::File) -> Option<[u64; 32]> {
 
 /// [`working_bytes`] of a working copy without such bits, which an earlier version left.
 #[cfg(feature = "std")]
-pub(crate) const fn working_bytes_before(image_bytes: u64) -> u64 {
+pub const fn working_bytes_before(image_bytes: u64) -> u64 {
     tracking_at(image_bytes) + Tracking::area_bytes(image_bytes)
 }
 

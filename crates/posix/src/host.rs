@@ -103,7 +103,7 @@ pub fn monotonic_ns() -> u64 {
 /// Returns after every processor has passed a memory barrier. What a thread stored before it loaded
 /// an older value of a word that the caller stored is visible then.
 #[cfg(feature = "std")]
-pub(crate) fn pass_barrier_everywhere() {
+pub fn pass_barrier_everywhere() {
     /// `MEMBARRIER_CMD_GLOBAL`.
     const GLOBAL: u64 = 1;
     // SAFETY: the call changes nothing.

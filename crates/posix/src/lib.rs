@@ -4,8 +4,8 @@
 //! A [`Caller`] is a thread inside the engine with [`Credentials`]. Every call is a method on it,
 //! by node and name, and often by path ([`path`]). VFS layers only translate calls.
 //!
-//! All modules but `image` need neither std nor a heap, so that they can run inside a signal
-//! handler or an intercepted `malloc`.
+//! Without the feature `std` the crate needs no heap, so that it can run inside a signal handler or
+//! an intercepted `malloc`. Crate `image` opens images.
 #![cfg_attr(not(feature = "std"), no_std)]
 
 mod access_list;
@@ -24,8 +24,6 @@ mod fast_path;
 mod file_flags;
 pub mod host;
 mod huge_pages;
-#[cfg(feature = "std")]
-pub mod image;
 mod marks;
 mod names;
 #[cfg(feature = "std")]

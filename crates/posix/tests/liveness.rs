@@ -4,7 +4,7 @@
 mod common;
 
 use common::Scratch;
-use posix::image::{Image, OpenImage};
+use image::{Image, OpenImage};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};

@@ -15,7 +15,7 @@
 use crate::head::{Layer, hex, random_hex};
 use crate::layer::Index;
 use crate::objects::check_tail;
-use posix::image::users;
+use image::users;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use std::fs::File;

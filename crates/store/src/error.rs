@@ -134,7 +134,7 @@ pub enum StoreError {
     NoCache,
     /// The image, or the file that is to become one.
     #[error(transparent)]
-    Image(#[from] posix::image::ImageError),
+    Image(#[from] image::ImageError),
     /// The caller stopped it.
     #[error("stopped; the store holds its old state")]
     Stopped,

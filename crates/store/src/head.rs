@@ -327,7 +327,7 @@ fn is_id(text: &str) -> bool {
 
 /// 32 random hexadecimal digits.
 pub fn random_hex() -> String {
-    hex(&posix::image::random_uuid())
+    hex(&image::random_uuid())
 }
 
 /// Bytes in hexadecimal digits.

@@ -2,7 +2,7 @@
 
 use crate::error::StoreError;
 use crate::layer::BLOCK;
-use posix::image::{Image, ImageError, Watch, image_length, open_copy, trim};
+use image::{Image, ImageError, Watch, image_length, open_copy, trim};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;

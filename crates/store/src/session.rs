@@ -9,7 +9,7 @@ use crate::objects::{Objects, Watch};
 use crate::push::{PushOptions, Pushed, push};
 use crate::sweep::{Swept, sweep};
 use crate::{merge, pull};
-use posix::image::receive;
+use image::receive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

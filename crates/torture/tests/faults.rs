@@ -2,7 +2,7 @@
 //! processes that start, exit and are killed concurrently.
 
 use engine::{AttachOptions, Error};
-use posix::image::{Closed, Image, MakeOptions, OpenImage, make};
+use image::{Closed, Image, MakeOptions, OpenImage, make};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -275,7 +275,7 @@ fn processes_that_come_and_go_and_are_killed_at_once_leave_a_clean_image() {
         assert!(lost.is_empty() && !made.is_empty(), "of {} files {lost:?} are lost", made.len());
     }
     assert_eq!(image.close().expect("detaches"), Closed::Last);
-    let alone = posix::image::ExclusiveImage::open(&path).expect("exclusive use");
+    let alone = image::ExclusiveImage::open(&path).expect("exclusive use");
     let mapping = alone.mapping();
     // SAFETY: the mapping outlives the region, and nothing else uses it.
     let region = unsafe { pmem::Region::new(mapping.address(), mapping.length(), pmem::Direct) };

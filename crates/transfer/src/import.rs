@@ -4,7 +4,7 @@
 //! outside of the target directory is reached. Lengths and maps are checked before they are used.
 //!
 //! Invariant: the tree is built in a directory of its own, and moved to its place when it is whole.
-//! A failure removes that directory. After a death `posix::image::remove_unfinished` does.
+//! A failure removes that directory. After a death `image::remove_unfinished` does.
 //!
 //! Decision: docs/decisions/interfaces.md, "Trees move into place when they are whole".
 
@@ -16,7 +16,7 @@ use crate::tree::{Facts, Tree, joined};
 use crate::{Counts, Result, TransferError, Watch};
 use engine::format::{FileKind, NO_ID, TARGET_BYTES_MAX, is_possible_target};
 use engine::{Fs, Node};
-use posix::image::{remove_unfinished, unfinished_name};
+use image::{remove_unfinished, unfinished_name};
 use posix::{Errno, NodeRef};
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -137,7 +137,7 @@ impl<'t, 'f> Tree<'t, 'f> {
 
     /// Removes a name, and everything below it.
     pub fn remove(&self, directory: Node, name: &[u8], path: &[u8]) -> Result<()> {
-        let removed = posix::image::remove_tree(&self.caller(), directory, name);
+        let removed = image::remove_tree(&self.caller(), directory, name);
         removed.map_err(|errno| TransferError::image("remove", path, errno))
     }
 }

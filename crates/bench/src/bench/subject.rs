@@ -9,7 +9,7 @@ use crate::mounted::Mounted;
 use crate::mounts::RUN_DIRECTORY;
 use anyhow::{Context, Result, ensure};
 use console::images::make_shown;
-use posix::image::{Image, MakeOptions, OpenImage};
+use image::{Image, MakeOptions, OpenImage};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;

@@ -32,7 +32,7 @@ use crate::mounted::Mounted;
 use crate::terminal::Progress;
 use anyhow::{Context, Result, ensure};
 use console::images::make_shown;
-use posix::image::{Made, MakeOptions};
+use image::{Made, MakeOptions};
 use report::{Check, Report};
 use scratch::Scratch;
 use serde_json::Value;

@@ -8,7 +8,7 @@ use crate::mounted::Mounted;
 use crate::mounts::RUN_DIRECTORY;
 use crate::worker::Worker;
 use anyhow::{Context, Result, bail, ensure};
-use posix::image::{Image, OpenImage};
+use image::{Image, OpenImage};
 use std::path::PathBuf;
 use std::process::Command;
 

@@ -3,7 +3,7 @@
 use super::CommitOptions;
 use crate::units::{self, parse_size};
 use clap::{ArgGroup, Args};
-use posix::image::Reserve;
+use image::Reserve;
 use std::path::PathBuf;
 use std::time::Duration;
 

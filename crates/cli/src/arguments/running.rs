@@ -3,7 +3,7 @@
 use crate::mounts::RUN_DIRECTORY;
 use crate::units::{parse_seconds, parse_size};
 use clap::{Args, Parser};
-use posix::image::CommitPolicy;
+use image::CommitPolicy;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use pmem::Direct;
 /// Prints a structure of an image.
 pub fn run(arguments: &Dump) -> Result<()> {
     let target = target(&arguments.what)?;
-    let (mapping, _) = posix::image::map_newest(&arguments.image)?;
+    let (mapping, _) = image::map_newest(&arguments.image)?;
     // SAFETY: the dump only reads.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let mut text = String::new();

@@ -5,8 +5,8 @@ use crate::terminal::Progress;
 use crate::{output, processes, units};
 use anyhow::{Context, Result, bail};
 use fsck::{Finding, Options, Repair, Repaired, Report};
+use image::{ExclusiveImage, Image, OpenImage, Pending};
 use pmem::{Access, Direct, Mapping};
-use posix::image::{ExclusiveImage, Image, OpenImage, Pending};
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -239,7 +239,7 @@ fn print_repaired(repaired: &Repaired, mode: Mode) {
 /// it: a check of a changing image would report false errors.
 pub fn map_idle(image: &Path) -> Result<(Arc<Mapping>, Pending)> {
     ensure_idle(image)?;
-    Ok(posix::image::map_newest(image)?)
+    Ok(image::map_newest(image)?)
 }
 
 /// How long a committer without programs may take to put their changes on the disk and to leave.
@@ -251,8 +251,7 @@ pub fn ensure_idle(image: &Path) -> Result<()> {
     let file = mapping.file().context("an image is a file")?;
     let end = Instant::now() + LEAVING;
     loop {
-        let users =
-            posix::image::users(file).with_context(|| format!("cannot query the locks on {}", image.display()))?;
+        let users = image::users(file).with_context(|| format!("cannot query the locks on {}", image.display()))?;
         if !users.writing && !users.changing {
             return Ok(());
         }

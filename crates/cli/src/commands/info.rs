@@ -11,9 +11,9 @@ use engine::format::{
     DENTRY_HEADER_BYTES, FEATURE_FILE_FLAGS, FEATURE_RESERVE, FEATURE_RESIZED, FEATURE_USED_SLOTS, FEATURES_COMPAT,
     FEATURES_INCOMPAT, FEATURES_RO_COMPAT, INODE_BYTES, Superblock, dentry_lines,
 };
+use image::{Image, OpenImage, Pending, Users};
 use pmem::{BLOCK_BYTES, Backing, Direct, LINE_BYTES, Persistence};
 use posix::commits::CommitStatus;
-use posix::image::{Image, OpenImage, Pending, Users};
 use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -166,7 +166,7 @@ pub fn run(arguments: &Info) -> Result<()> {
 }
 
 fn gather(path: &Path) -> Result<Facts> {
-    let (mapping, pending, geometry) = posix::image::map_described(path)?;
+    let (mapping, pending, geometry) = image::map_described(path)?;
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let backing = match pending {
         Pending::Nothing => mapping.backing(),
@@ -176,7 +176,7 @@ fn gather(path: &Path) -> Result<Facts> {
     // SAFETY: nothing is stored through the region.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let superblock = region.first::<Superblock>().ok().context("the superblock was valid before")?;
-    let users = posix::image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
+    let users = image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
     let state = superblock.state();
     let mounted_on = mounted_on(path);
     let usage = mounted_on.first().map(|point| usage_of_mount(point));
@@ -219,7 +219,7 @@ fn gather(path: &Path) -> Result<Facts> {
 
 /// Label and UUID of an image.
 pub fn identity(path: &Path) -> Result<(String, String)> {
-    let (mapping, ..) = posix::image::map_described(path)?;
+    let (mapping, ..) = image::map_described(path)?;
     // SAFETY: nothing is stored through the region.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let superblock = region.first::<Superblock>().ok().context("the superblock was valid before")?;

@@ -6,7 +6,7 @@ use crate::terminal::{bold, print_fact};
 use crate::units;
 use anyhow::{Result, ensure};
 use console::images::make_shown;
-use posix::image::MakeOptions;
+use image::MakeOptions;
 use serde::Serialize;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         Some(length) => length,
         None if is_device => 0,
         // An existing image keeps its size.
-        None if path.is_file() => posix::image::image_length(path).unwrap_or(0),
+        None if path.is_file() => image::image_length(path).unwrap_or(0),
         None => 0,
     };
     ensure!(

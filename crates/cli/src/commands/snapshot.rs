@@ -5,7 +5,7 @@ use crate::arguments::{CloneImage, Snapshot};
 use crate::terminal::Progress;
 use crate::{interrupt, orders, units};
 use anyhow::{Context, Result};
-use posix::image::{ImageError, NewIdentity, OpenImage, snapshot, snapshot_by};
+use image::{ImageError, NewIdentity, OpenImage, snapshot, snapshot_by};
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Copies an image. `identity`: of a clone.
 pub fn run(arguments: &Snapshot, identity: Option<&NewIdentity>) -> Result<()> {
     interrupt::catch()?;
-    let length = posix::image::image_length(&arguments.image).unwrap_or(0);
+    let length = image::image_length(&arguments.image).unwrap_or(0);
     let mut progress = Progress::quiet("copying (MiB)", length >> 20);
     let mut watch = |done: u64, _: u64| {
         progress.at(done >> 20);

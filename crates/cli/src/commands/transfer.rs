@@ -7,7 +7,7 @@ use crate::output::OutputFailed;
 use crate::terminal::Progress;
 use crate::units;
 use anyhow::{Context, Result, ensure};
-use posix::image::{Image, ImageError, Made, MakeOptions, OpenImage, make_filled, open_copy};
+use image::{Image, ImageError, Made, MakeOptions, OpenImage, make_filled, open_copy};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use std::io::{self, BufWriter, IsTerminal, Read};

@@ -6,13 +6,13 @@ use crate::orders;
 use crate::terminal::Progress;
 use crate::units;
 use anyhow::Result;
-use posix::image::{ImageError, OpenImage, trim};
+use image::{ImageError, OpenImage, trim};
 use serde_json::json;
 
 /// Gives back what an image does not use.
 pub fn run(arguments: &Trim) -> Result<()> {
     interrupt::catch()?;
-    let length = posix::image::image_length(&arguments.image).unwrap_or(0);
+    let length = image::image_length(&arguments.image).unwrap_or(0);
     let mut progress = Progress::quiet("trimming (MiB)", length >> 20);
     let mut watch = |done: u64, _: u64| {
         progress.at(done >> 20);

@@ -3,7 +3,7 @@
 use crate::arguments::Ps;
 use crate::units;
 use anyhow::{Context, Result, ensure};
-use posix::image::{KEPT_DAYS, RUNTIME_PARENT, left_copies, remove_left_copy};
+use image::{KEPT_DAYS, RUNTIME_PARENT, left_copies, remove_left_copy};
 use serde_json::json;
 use std::path::Path;
 

@@ -31,10 +31,10 @@ pub fn run(arguments: &Ps) -> Result<()> {
 
 /// The processes of an image.
 pub fn gather(path: &Path) -> Result<Report> {
-    posix::image::map_described(path)?;
+    image::map_described(path)?;
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let metadata = file.metadata().with_context(|| format!("cannot examine {}", path.display()))?;
-    let users = posix::image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
+    let users = image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
     let mut processes = Vec::new();
     for user in processes::users_of(processes::identity(&metadata)) {
         let role = if user.serves_mount { kernel::MOUNT_SERVER } else { "attached" };

@@ -4,8 +4,8 @@ use super::kernel;
 use super::report::{Lock, Mapping, OpenFile, Process, Thread, Wait, shown};
 use anyhow::Result;
 use engine::format::FileKind;
+use image::{Image, ImageError, OpenImage};
 use pmem::Direct;
-use posix::image::{Image, ImageError, OpenImage};
 use posix::process::{LockKind, LockOwner, LockRange, ObservedLock, ObservedProcess, Processes};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// processes.
 pub fn attach(path: &Path, has_processes: bool) -> Result<Option<Image>> {
     let file = std::fs::File::open(path)?;
-    if !posix::image::users(&file)?.writing {
+    if !image::users(&file)?.writing {
         return Ok(None);
     }
     let options = OpenImage { read_only: true, timeout: Duration::ZERO, ..OpenImage::default() };

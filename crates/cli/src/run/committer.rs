@@ -2,11 +2,11 @@
 
 use crate::arguments::CommitService;
 use anyhow::Result;
-use posix::image::{CommitPolicy, commit_for_others};
+use image::{CommitPolicy, commit_for_others};
 use std::process::Command;
 use std::time::Duration;
 
-/// What starts it: see [`posix::image::CommitterCommand`].
+/// What starts it: see [`image::CommitterCommand`].
 pub fn command(policy: CommitPolicy) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("commit-service");

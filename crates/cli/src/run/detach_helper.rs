@@ -1,7 +1,7 @@
 //! Closes the image, now or after the last background process of the program has ended.
 
 use anyhow::{Context, Result};
-use posix::image::{HandoffId, Image, ImageError};
+use image::{HandoffId, Image, ImageError};
 use std::os::fd::RawFd;
 use std::time::Duration;
 

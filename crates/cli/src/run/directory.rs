@@ -31,7 +31,7 @@ impl MountDirectory {
             "the root cannot be the mount directory: name one below it, such as /mnt/directfs"
         );
         ensure!(
-            intercept::handoff::is_mount_directory(path.as_os_str().as_bytes()),
+            hook::handoff::is_mount_directory(path.as_os_str().as_bytes()),
             "{shown} cannot be a mount directory: name a path of fewer than 4096 bytes"
         );
         for part in path.ancestors() {

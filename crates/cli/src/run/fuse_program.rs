@@ -24,9 +24,9 @@ use anyhow::{Context, Result, bail};
 use engine::format::FileKind;
 use engine::{Node, Thread};
 use fuse::{Cache, Inherited, MountError, MountOptions};
-use intercept::handoff::HandoffRecord;
+use hook::handoff::HandoffRecord;
+use image::{HandedOff, Image, OpenImage};
 use pmem::Direct;
-use posix::image::{HandedOff, Image, OpenImage};
 use posix::process::{Fork, Process, Processes};
 use posix::{Caller, Credentials};
 use std::ffi::{CString, OsStr, OsString};
@@ -51,7 +51,7 @@ const LIBRARY_VARIABLES: [&str; 11] = [
     "DIRECTFS_BINARY",
     "DIRECTFS_COUNTS",
     "DIRECTFS_PROGRAM",
-    intercept::launch::PROFILE_VARIABLE,
+    launcher::launch::PROFILE_VARIABLE,
 ];
 
 /// Becomes the program. `words`: its path, then its arguments from argument 0 on. `entries`: those
@@ -495,7 +495,7 @@ impl Server<'_> {
         };
         process.set_threads();
         let inherited = Inherited::new(files, Box::new(moved));
-        let meeting = posix::image::own_description(&duplicate_contracted(self.handoff.meeting)?)?;
+        let meeting = image::own_description(&duplicate_contracted(self.handoff.meeting)?)?;
         fuse::serve_device(open_handed_off(&self.handoff, meeting)?, self.device, &options(), Some(inherited))?;
         let thread = self.image.fs().enter()?;
         process.exit(&thread);

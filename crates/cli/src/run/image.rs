@@ -6,7 +6,7 @@ use crate::commands::stores;
 use crate::{mounts, terminal, units};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
-use posix::image::{Committer, Image, MakeOptions, OpenImage, memory_available_bytes};
+use image::{Committer, Image, MakeOptions, OpenImage, memory_available_bytes};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
 use std::os::unix::ffi::OsStrExt;

@@ -6,7 +6,7 @@ use crate::ps::{self, harmless};
 use crate::terminal::{Table, bold, dim, print_fact, share};
 use crate::units;
 use engine::statistics::{CallClass, CallTotals, Event, LATENCY_CLASSES, below_ns};
-use intercept::calls::TABLE;
+use hook::call_table::TABLE;
 use pmem::BLOCK_BYTES;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};

@@ -39,6 +39,7 @@ fn the_archive_works_where_it_is_unpacked() {
         "share/man/man8/directfs-run.8.gz",
         "share/doc/directfs/THIRD-PARTY-NOTICES",
         "share/doc/directfs/docs/guide.md",
+        "share/doc/directfs/docs/decisions/README.md",
     ] {
         assert!(root.join(path).is_file(), "{path}");
     }

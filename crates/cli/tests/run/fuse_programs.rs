@@ -47,8 +47,8 @@ pub fn assert_sees_the_image(directory: &Path, program: &Path, setup: &str) {
     assert_eq!(output.status.code(), Some(5));
     // The server of the program's mount may end after it.
     let patient =
-        posix::image::OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(600), ..Default::default() };
-    drop(posix::image::Image::open(Path::new(image), &patient).unwrap());
+        image::OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(600), ..Default::default() };
+    drop(image::Image::open(Path::new(image), &patient).unwrap());
     let check = directfs(&["fsck", "-n", image]);
     assert!(stdout(&check).contains("left cleanly;"), "{}{}", stdout(&check), stderr(&check));
     assert!(!Path::new("/mnt/directfs/sub").exists(), "nothing of it is seen outside");
@@ -126,12 +126,9 @@ fn users_share_an_image_that_both_may_write_and_no_other() {
     let _held = root.stdin.take();
     // The program has the image once an exclusive open fails.
     let is_taken = || {
-        let alone = posix::image::OpenImage {
-            exclusive: true,
-            timeout: std::time::Duration::ZERO,
-            ..posix::image::OpenImage::default()
-        };
-        posix::image::Image::open(&image, &alone).is_err()
+        let alone =
+            image::OpenImage { exclusive: true, timeout: std::time::Duration::ZERO, ..image::OpenImage::default() };
+        image::Image::open(&image, &alone).is_err()
     };
     while !is_taken() {
         std::thread::yield_now();

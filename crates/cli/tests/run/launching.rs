@@ -141,8 +141,8 @@ fn a_background_child_keeps_the_image_in_use_and_the_last_one_leaves_it_clean() 
     drop(release);
     // An exclusive open waits for the other users, which end now.
     let patient =
-        posix::image::OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(600), ..Default::default() };
-    let opened = posix::image::Image::open(&image, &patient).unwrap();
+        image::OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(600), ..Default::default() };
+    let opened = image::Image::open(&image, &patient).unwrap();
     assert!(!opened.report().unwrap().scanned, "it was left clean");
     drop(opened);
     assert_clean(&image);
@@ -324,8 +324,8 @@ fn what_cannot_be_run_is_refused_with_the_codes_of_env() {
 fn an_image_in_exclusive_use_is_refused() {
     let directory = scratch();
     let image = image_in(directory.path());
-    let alone = posix::image::OpenImage { exclusive: true, ..Default::default() };
-    let _kept = posix::image::Image::open(&image, &alone).unwrap();
+    let alone = image::OpenImage { exclusive: true, ..Default::default() };
+    let _kept = image::Image::open(&image, &alone).unwrap();
     let output = run(&["--image", image.to_str().unwrap(), "--", "true"]);
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("cache=0"), "{}", stderr(&output));
@@ -344,7 +344,7 @@ fn an_image_in_use_by_another_version_is_refused() {
     const VERSION_OFFSET: u64 = 8;
     let directory = scratch();
     let image = image_in(directory.path());
-    let _kept = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
+    let _kept = image::Image::open(&image, &image::OpenImage::default()).unwrap();
     let region = File::options().write(true).open(region_of(&image)).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&region, &u64::MAX.to_ne_bytes(), VERSION_OFFSET).unwrap();
     let output = run(&["--image", image.to_str().unwrap(), "--", "true"]);

@@ -201,7 +201,7 @@ fn killed_children_are_noticed_where_few_descriptors_are_allowed() {
     let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
     let mut shell = Shell { child, orders, answers };
     shell.run("for i in $(seq 30); do (: >file; sh -c 'kill -9 $PPID'; :); done");
-    let opened = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
+    let opened = image::Image::open(&image, &image::OpenImage::default()).unwrap();
     let thread = opened.fs().enter().unwrap();
     let processes = posix::process::Processes::new(opened.fs()).unwrap();
     // Each killed child leaves a process without a parent, which may take a moment to end.
@@ -306,7 +306,7 @@ fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
     let mut shell = Shell { child, orders, answers };
     shell.run("cd $DIRECTFS_MOUNT; mkdir precious; : >precious/inside; exec 5<precious/inside");
-    let opened = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
+    let opened = image::Image::open(&image, &image::OpenImage::default()).unwrap();
     // Another process takes the shell for dead: its slots get another owner.
     let (dram, layout) = (opened.fs().dram(), opened.fs().dram().layout);
     let mut taken = 0;

@@ -2,7 +2,7 @@
 
 use engine::Node;
 use engine::format::FileKind;
-use posix::image::{Image, OpenImage};
+use image::{Image, OpenImage};
 use posix::{Caller, Capabilities, Credentials};
 use std::collections::BTreeMap;
 use std::fs;

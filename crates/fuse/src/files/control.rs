@@ -5,7 +5,7 @@
 use super::{Files, Requester};
 use crate::orders::{Orders, Task};
 use crate::privileges;
-use posix::image::{ImageError, Watch};
+use image::{ImageError, Watch};
 use posix::{Errno, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

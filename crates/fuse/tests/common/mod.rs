@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use fuse::{MountOptions, Server};
-use posix::image::{Closed, Image, MakeOptions, OpenImage, make};
+use image::{Closed, Image, MakeOptions, OpenImage, make};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 

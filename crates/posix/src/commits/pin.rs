@@ -20,7 +20,7 @@ const SILENT_NS: u64 = 5_000_000_000;
 
 impl Commits {
     /// Whether a snapshot keeps checkpoints away. Ends the pin of one that is stopped.
-    pub(crate) fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
+    pub fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
         let pinned = &self.words()[PINNED];
         let pin = pinned.load(Acquire);
         if pin == 0 {
@@ -39,7 +39,7 @@ impl Commits {
 
 /// No checkpoint changes the image's file while this exists and [`Pinned::is_held`].
 #[cfg(feature = "std")]
-pub(crate) struct Pinned {
+pub struct Pinned {
     commits: Commits,
     pin: u64,
 }
@@ -48,11 +48,7 @@ pub(crate) struct Pinned {
 impl Commits {
     /// Keeps checkpoints away, as the process with that number. The caller commits before it reads
     /// the file. EBUSY: another snapshot keeps them away.
-    pub(crate) fn keep_checkpoints_away<M: Memory>(
-        &self,
-        thread: &Thread<'_, M>,
-        number: u32,
-    ) -> crate::Result<Pinned> {
+    pub fn keep_checkpoints_away<M: Memory>(&self, thread: &Thread<'_, M>, number: u32) -> crate::Result<Pinned> {
         use engine::Platform;
         if self.is_pinned(thread) {
             return Err(crate::Errno::EBUSY);

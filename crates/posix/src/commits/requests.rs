@@ -50,7 +50,7 @@ const SERVICE_SLEEPS: u32 = 30;
 impl Commits {
     /// Whether a process lives that commits for all and does nothing else.
     #[cfg(feature = "std")]
-    pub(crate) fn has_committer<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
+    pub fn has_committer<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
         self.has_service_of(COMMITTER, thread)
     }
 
@@ -96,7 +96,8 @@ impl Commits {
         }
     }
 
-    pub(crate) fn ask_service(&self, what: u32) {
+    /// Wakes the service for `what`, a set of `WANTS_COMMIT` and `WANTS_CHECKPOINT`. Does not wait.
+    pub fn ask_service(&self, what: u32) {
         let wanted = &self.header().service;
         if wanted.fetch_or(what, AcqRel) & what == 0 {
             PLATFORM.wake(wanted);
@@ -114,7 +115,7 @@ impl Commits {
 /// What a service does with a request.
 #[cfg(feature = "std")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ServiceKind {
+pub enum ServiceKind {
     /// Its thread commits; so do other threads.
     Thread,
     /// It starts a committer.
@@ -127,20 +128,20 @@ pub(crate) enum ServiceKind {
 #[cfg(feature = "std")]
 impl Commits {
     /// Sleeps until something is wanted, or the time has passed. Returns what is.
-    pub(crate) fn wait_for_requests(&self, timeout_ms: u32) -> u32 {
+    pub fn wait_for_requests(&self, timeout_ms: u32) -> u32 {
         let wanted = &self.header().service;
         PLATFORM.wait(wanted, 0, timeout_ms);
         wanted.swap(0, AcqRel)
     }
 
     /// Wakes it.
-    pub(crate) fn wake_service(&self) {
+    pub fn wake_service(&self) {
         PLATFORM.wake(&self.header().service);
     }
 
     /// Makes the process with that number the service, if there is none that lives. A committer
     /// takes the place of any other, and a starter of a service that is neither.
-    pub(crate) fn take_service<M: Memory>(&self, thread: &Thread<'_, M>, number: u32, kind: ServiceKind) {
+    pub fn take_service<M: Memory>(&self, thread: &Thread<'_, M>, number: u32, kind: ServiceKind) {
         let service = &self.words()[SERVICE];
         let before = service.load(Acquire);
         let (kind, replaced) = match kind {
@@ -154,7 +155,7 @@ impl Commits {
     }
 
     /// Ends the service of the process with that number.
-    pub(crate) fn end_service(&self, number: u32) {
+    pub fn end_service(&self, number: u32) {
         let service = &self.words()[SERVICE];
         let before = service.load(Acquire);
         if before as u32 == number {
@@ -165,17 +166,17 @@ impl Commits {
     }
 
     /// Whether the process with that number is the service.
-    pub(crate) fn is_service(&self, number: u32) -> bool {
+    pub fn is_service(&self, number: u32) -> bool {
         self.words()[SERVICE].load(Acquire) as u32 == number
     }
 
     /// Whether anything changed since the last commit.
-    pub(crate) fn has_changes(&self) -> bool {
+    pub fn has_changes(&self) -> bool {
         self.tracking.marked_bytes() > 0
     }
 
     /// When the last commit began, ns since 1970.
-    pub(crate) fn committed_ns(&self) -> i64 {
+    pub fn committed_ns(&self) -> i64 {
         self.words()[super::COMMITTED_NS].load(Relaxed) as i64
     }
 }

@@ -1,7 +1,7 @@
 //! An image on a disk, what a power failure leaves of it, and processes that are killed.
 
 use super::{IMAGE_BYTES, ROOT, Session, on_disk, options_in};
-use posix::image::{CommitPolicy, Image, MakeOptions, OpenImage, make};
+use image::{CommitPolicy, Image, MakeOptions, OpenImage, make};
 use std::fs;
 use std::path::PathBuf;
 

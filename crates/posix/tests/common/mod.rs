@@ -5,7 +5,7 @@ pub mod disk;
 
 use engine::format::FileKind;
 use engine::{Attributes, Node, Thread};
-use posix::image::{Image, MakeOptions, OpenImage, make};
+use image::{Image, MakeOptions, OpenImage, make};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Credentials, Errno, OpenFile, Result};
 use std::path::PathBuf;

@@ -27,7 +27,7 @@ use crate::machine::Watch;
 use crate::test_thread::TestThread;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use files::{ByLibrary, Files};
-use posix::image::{ExclusiveImage, Image, MakeOptions, OpenImage, make};
+use image::{ExclusiveImage, Image, MakeOptions, OpenImage, make};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use super::work::{CALLS_MAX, Chapter, Random, describe, disturbance};
 use super::{AccessMethod, IMAGE_BYTES, library};
 use crate::machine::Watch;
 use crate::test_thread::TestThread;
-use posix::image::Image;
+use image::Image;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,0 +1,167 @@
+//! A call in the dispatcher, and the table of all calls.
+
+use crate::abi::entry::{Frame, Verdict, done};
+use crate::abi::sys;
+use crate::abi::thread_words::thread_words;
+use crate::context::{Context, Inside};
+use crate::routes::{NUMBERS, Route, Routes};
+use crate::server::Server;
+use engine::statistics::CallClass;
+use posix::Result;
+
+/// A call with everything that its handler needs.
+pub struct Call<'a> {
+    /// Registers of the call.
+    pub frame: &'a Frame,
+    /// The file system.
+    pub server: &'static Server,
+    /// The calling thread's context.
+    pub context: &'a mut Context,
+    /// All calls.
+    pub table: &'static Table,
+}
+
+/// Serves one kind of call. An error is the program's errno.
+pub type Handler = fn(&mut Call<'_>) -> Result<Verdict>;
+
+/// What happens to a call after the image was truncated under the process, or after the process
+/// lost its place in the shared tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// EIO if the route's arguments concern the mount, otherwise the kernel's. Not for
+    /// [`Route::Always`], which names no arguments.
+    ByRoute,
+    /// Like `ByRoute`, by the arguments of another route.
+    By(Route),
+    /// The kernel's.
+    Kernel,
+    /// The handler's.
+    Handle,
+    /// The handler's while the process has its place in the shared tables, then the kernel's.
+    HandleWithTables,
+    /// EIO.
+    Eio,
+    /// close: the placeholder is closed.
+    Close,
+    /// close_range: as [`HandleWithTables`], but marks of descriptors stay right.
+    CloseRange,
+}
+
+/// What a call's arguments point to, beside the paths and structures of all calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffers {
+    /// Nothing else.
+    None,
+    /// Bytes: address in the second argument, length in the third.
+    Bytes,
+    /// A list of buffers in the second argument, their number in the third.
+    Vector,
+    /// A message in the second argument.
+    Message,
+    /// Messages in the second argument, their number in the third.
+    Messages,
+    /// The arguments name ranges of addresses, and nothing that lies there is read or written.
+    Ranges,
+}
+
+/// When a process that has not attached its image must do so before the call: if it may concern the
+/// file system, processes that share the process's place in it, or what the process needs to attach
+/// later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attaches {
+    /// Before each call.
+    Always,
+    /// The handler works without an image.
+    Never,
+    /// prctl: before a filter, which may forbid the calls that attach.
+    BeforeFilter,
+    /// prlimit64: before a change, since a limit may leave no room. Most programs only query it.
+    BeforeLimit,
+}
+
+/// What the dispatcher must know of a call beside its route and handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Details {
+    /// What happens after the image failed.
+    pub on_failure: OnFailure,
+    /// Class in the statistics.
+    pub class: CallClass,
+    /// What the arguments point to.
+    pub buffers: Buffers,
+    /// When the call needs the image.
+    pub attaches: Attaches,
+}
+
+impl Details {
+    /// Details of a call without an entry: the kernel performs it.
+    pub const OF_THE_KERNEL: Details = Details {
+        on_failure: OnFailure::Kernel,
+        class: CallClass::Other,
+        buffers: Buffers::None,
+        attaches: Attaches::Always,
+    };
+}
+
+/// The table of system calls, by numbers. The filter reads its start.
+#[repr(C)]
+pub struct Table {
+    /// What decides whether a call may concern the image.
+    pub routes: Routes,
+    /// What serves a call; `None`: the kernel.
+    pub handlers: [Option<Handler>; NUMBERS],
+    /// What calls seldom need. Apart from the handlers, whose addresses each start of a program
+    /// relocates.
+    pub details: &'static [Details; NUMBERS],
+}
+const _: () = assert!(core::mem::offset_of!(Table, routes) == 0);
+
+impl Table {
+    /// What serves a number.
+    #[inline]
+    pub fn handler(&self, number: usize) -> Option<Handler> {
+        self.handlers.get(number).copied().flatten()
+    }
+
+    /// The rest about a number.
+    pub fn details(&self, number: u32) -> Details {
+        self.details.get(number as usize).copied().unwrap_or(Details::OF_THE_KERNEL)
+    }
+}
+
+impl Call<'_> {
+    /// The arguments in order.
+    pub fn arguments(&self) -> [u64; 6] {
+        self.frame.arguments()
+    }
+
+    /// Enters the engine.
+    #[inline(always)]
+    pub fn begin(&mut self) -> Result<Inside<'_>> {
+        self.context.begin(self.server)
+    }
+}
+
+/// Performs a kernel call that may block. Signal handlers may run meanwhile, because the thread
+/// holds nothing in the engine.
+///
+/// # Safety
+/// As for [`sys::call`].
+pub unsafe fn blocking_call(number: i64, arguments: [u64; 6]) -> i64 {
+    let words = thread_words();
+    // SAFETY: the words are this thread's; the caller vouches for the call.
+    unsafe {
+        let before = core::mem::replace(&mut (*words).passive, 1);
+        let result = sys::call(number, arguments);
+        (*words).passive = before;
+        result
+    }
+}
+
+/// Performs a kernel call from the library, with changed arguments.
+///
+/// The arguments are the program's except for paths, which lie in buffers of the thread. The call
+/// therefore does what the program requested, and does not touch the library's memory.
+pub fn native_with(frame: &Frame, arguments: [u64; 6]) -> Verdict {
+    // SAFETY: as above; calls that return twice or never do not get here.
+    done(unsafe { blocking_call(i64::from(frame.number as u32), arguments) })
+}

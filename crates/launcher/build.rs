@@ -1,0 +1,156 @@
+//! Builds the preload library, so that one binary contains everything.
+//!
+//! The library has no std and no libc, hence another panic strategy and other linker arguments than
+//! the rest. So it is a package of its own (`preload`): crate `hook` and a few symbols. Its
+//! manifest is written here, because the sources of `hook` lie elsewhere in a checkout than among
+//! packages from a registry. Cargo builds it into its own directory, with the same toolchain. The
+//! outer build's flags, wrappers and target directory are not passed on, so that every build
+//! produces the same library.
+
+use std::env;
+use std::hash::{DefaultHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The crates that the library consists of. The build script of each says where its sources are.
+const CRATES: [&str; 5] = ["pmem", "journal", "engine", "posix", "hook"];
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let home = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    println!("cargo:rerun-if-changed={}", home.join("preload").display());
+    let sources = CRATES.map(sources_of);
+    for (sources, watched) in sources.iter().flat_map(|sources| [(sources, "src"), (sources, "Cargo.toml")]) {
+        println!("cargo:rerun-if-changed={}", sources.join(watched).display());
+    }
+    let package = Package::write(&home, out.join("preload"), &sources);
+    let (library_target, loader_target) = (out.join("preload-target"), out.join("loader-target"));
+    let (library, loader) = std::thread::scope(|scope| {
+        let loader = scope.spawn(|| package.build(&loader_target, LOADER_ARGUMENTS));
+        (package.build(&library_target, &[]), loader.join().expect("the loader is built"))
+    });
+    let mapped = mapped_bytes(&library);
+    assert!(mapped < HUGE_PAGE_BYTES, "processes share no patched code if the library maps {mapped} bytes");
+    for (content, name) in [(&library, "libdirectfs_preload.so"), (&loader, "directfs-loader")] {
+        let carried = out.join(name);
+        std::fs::write(&carried, content).unwrap_or_else(|error| panic!("{}: {error}", carried.display()));
+    }
+    // The launcher need not compute it at each start.
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&library);
+    hasher.write(&loader);
+    println!("cargo:rustc-env=DIRECTFS_LIBRARY_FINGERPRINT={:016x}", hasher.finish());
+}
+
+fn sources_of(name: &str) -> PathBuf {
+    let variable = format!("DEP_DIRECTFS_{}_SOURCES", name.to_uppercase());
+    PathBuf::from(env::var_os(&variable).unwrap_or_else(|| panic!("{variable} is not set")))
+}
+
+/// Arguments for both.
+const LIBRARY_ARGUMENTS: &[&str] = &[
+    // Its constructor precedes all others, so that their calls are seen.
+    "-C",
+    "link-arg=-Wl,-z,initfirst",
+    "-C",
+    "link-arg=-Wl,-z,now",
+    "-C",
+    "link-arg=-Wl,--eh-frame-hdr",
+    "-C",
+    "link-arg=-Wl,-z,defs",
+    // Relocated words begin a page, so that they lie on as few as possible.
+    "-C",
+    "link-arg=-Wl,-z,separate-loadable-segments",
+    // Unwinding (thread cancellation) passes through the library's frames.
+    "-C",
+    "force-unwind-tables=yes",
+];
+
+/// Arguments for the library as a program that loads others.
+const LOADER_ARGUMENTS: &[&str] = &["-C", "link-arg=-Wl,-e,directfs_loader"];
+
+/// The kernel places a mapping of this size at random distances from others, and shared code fits
+/// one distance only: see src/hook/loading/shared_text.rs.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// How much memory the loader maps for a library in one piece: up to the end of its last segment.
+fn mapped_bytes(library: &[u8]) -> u64 {
+    const LOAD: u64 = 1;
+    let field = |at: usize, bytes: usize| {
+        library[at..at + bytes].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+    };
+    let (table, entry_bytes, entries) = (field(0x20, 8), field(0x36, 2), field(0x38, 2));
+    let segments = (0..entries).map(|index| (table + index * entry_bytes) as usize);
+    let loaded = segments.filter(|at| field(*at, 4) == LOAD);
+    loaded.map(|at| field(at + 0x10, 8) + field(at + 0x28, 8)).max().expect("the library has segments")
+}
+
+/// The package of the library: its directory, and whether its lock file names every version.
+struct Package {
+    directory: PathBuf,
+    is_locked: bool,
+}
+
+impl Package {
+    fn write(home: &Path, directory: PathBuf, sources: &[PathBuf; CRATES.len()]) -> Package {
+        // Cargo adds this file to what it packages.
+        let is_packaged = home.join("Cargo.toml.orig").exists();
+        let quoted = |path: &Path| format!("{:?}", path.to_str().expect("paths of sources are UTF-8"));
+        let [.., hook] = sources;
+        let mut manifest = format!(
+            include_str!("preload/manifest.toml"),
+            version = env::var("CARGO_PKG_VERSION").expect("cargo sets it"),
+            library = quoted(&home.join("preload/lib.rs")),
+            hook = quoted(hook),
+        );
+        if is_packaged {
+            // Packaged manifests name crates of the registry. The sources are here already.
+            manifest.push_str("\n[patch.crates-io]\n");
+            for (name, sources) in CRATES.iter().zip(sources) {
+                manifest.push_str(&format!("directfs-{name} = {{ path = {} }}\n", quoted(sources)));
+            }
+        }
+        std::fs::create_dir_all(&directory).expect("the output directory can be written");
+        write_if_changed(&directory.join("Cargo.toml"), manifest.as_bytes());
+        if !is_packaged {
+            let lock = std::fs::read(home.join("preload/Cargo.lock")).expect("the lock file is in the checkout");
+            write_if_changed(&directory.join("Cargo.lock"), &lock);
+        }
+        Package { directory, is_locked: !is_packaged }
+    }
+
+    fn build(&self, target: &Path, loader: &[&str]) -> Vec<u8> {
+        let home = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+        let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
+        cargo.current_dir(&self.directory);
+        // Without a lock file, only the versions that the outer build uses are there.
+        let versions = if self.is_locked { "--locked" } else { "--offline" };
+        cargo.args(["rustc", "--release", versions, "--quiet", "--target-dir"]).arg(target);
+        if !loader.is_empty() {
+            cargo.args(["--features", "loader"]);
+        }
+        cargo.args(["--", "-C", "link-arg=-nostdlib", "-C", "link-arg=-nostartfiles"]);
+        cargo.args(LIBRARY_ARGUMENTS).arg("-C").arg(format!("link-arg=-Wl,-T,{home}/preload/order.ld"));
+        cargo.args(loader);
+        for (name, _) in env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            let outer = ["CARGO_FEATURE_", "CARGO_CFG_", "CARGO_PROFILE_", "CARGO_BUILD_", "RUSTC_W"];
+            if outer.iter().any(|prefix| name.starts_with(prefix)) || name.contains("RUSTFLAGS") {
+                cargo.env_remove(name);
+            }
+        }
+        cargo.env_remove("CARGO_TARGET_DIR");
+        let status = cargo.status().expect("cargo starts");
+        assert!(status.success(), "the build of the preload library failed: {status}");
+        let built = target.join("release/libdirectfs_preload.so");
+        std::fs::read(&built).unwrap_or_else(|error| panic!("{}: {error}", built.display()))
+    }
+}
+
+/// Cargo builds again what is newer than its results.
+fn write_if_changed(path: &Path, content: &[u8]) {
+    if std::fs::read(path).ok().as_deref() != Some(content) {
+        std::fs::write(path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
