@@ -28,6 +28,38 @@ fn the_rpms_hold_program_library_and_development_files_apart() {
 }
 
 #[test]
+fn packages_for_a_registry_need_nothing_that_stays_in_the_checkout() {
+    let metadata = cargo(&["metadata", "--format-version", "1", "--no-deps", "--offline", "--locked"]);
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let is_published = |package: &&serde_json::Value| package["publish"].is_null();
+    let published: Vec<_> = packages.iter().filter(is_published).collect();
+    let names: Vec<_> = published.iter().filter_map(|package| package["name"].as_str()).collect();
+    for package in &published {
+        let name = package["name"].as_str().expect("a name");
+        assert!(name.starts_with("directfs"), "{name}: short names belong to others");
+        assert!(package["description"].is_string() && package["license"].is_string(), "{name}");
+        for needed in package["dependencies"].as_array().expect("dependencies") {
+            // Dependencies of tests without a version are left out of what is packaged.
+            if needed["path"].is_string() && needed["kind"] != "dev" {
+                let needed_name = needed["name"].as_str().expect("a name");
+                assert!(names.contains(&needed_name), "{name} needs {needed_name}, which is not published");
+                assert_ne!(needed["req"], "*", "{name} names no version of {needed_name}");
+            }
+        }
+    }
+    let launcher = cargo(&["package", "--list", "--allow-dirty", "--offline", "-p", "directfs-launcher"]);
+    for part in ["build.rs", "preload/lib.rs", "preload/manifest.toml", "preload/order.ld"] {
+        assert!(launcher.lines().any(|line| line == part), "{part} is not in {launcher}");
+    }
+}
+
+fn cargo(arguments: &[&str]) -> String {
+    let output = run(Command::new(env!("CARGO")).args(arguments).current_dir(sources())).expect("cargo");
+    text(&output.stdout)
+}
+
+#[test]
 fn the_archive_works_where_it_is_unpacked() {
     let directory = tempfile::tempdir().expect("a scratch directory");
     pack("tar", directory.path());
