@@ -298,7 +298,7 @@ pub fn tsv(findings: &Findings) -> String {
     for memory in &findings.memories {
         let _ = match memory {
             Medium::Emulated(memory) => write!(out, "\tread+{} write+{} ns", memory.read_ns, memory.write_ns),
-            Medium::Home(memory) | Medium::Virtual(memory) => write!(out, "\tvirtual {}", memory.name),
+            Medium::Home(_) | Medium::Virtual(_) | Medium::Kernel(_) => write!(out, "\t{}", memory.name()),
         };
     }
     out.push('\n');

@@ -102,8 +102,9 @@ pub const FIGURE_2: Experiment = Experiment {
     method: "create (open and close), unlink, mkdir and rmdir in one directory, warm, under the conventional layer. SoupFS's persister runs between the timed sections.",
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
-        let mut findings =
-            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES), &NVDIMM);
+        let mut findings = Findings::new("µs per call", &MEMORIES)
+            .with_virtual(bench.virtual_memories(&memories::MEMORIES), &NVDIMM)
+            .with_kernel();
         let measured = measure(bench, &MEMORIES)?;
         let times = measure_virtual(bench, &memories::MEMORIES)?;
         findings.measures = measures(&measured, &SUBJECTS, &ROWS, &|_, _| None);
