@@ -6,6 +6,7 @@
 //!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
 //!   calls, soupfs, threads, files, trees, index: one module per workload; bare, timed, loops,
 //!               programs and parts serve them
+//!   cached      memory for a cached file
 //!   kernel      the running kernel beside the lab's VFS layer
 //!   recorded    the same calls in virtual time, as further columns
 //!   multicore   a model of threads on more processors than the machine has
@@ -25,6 +26,7 @@
 //!   not guess values.
 
 pub mod bare;
+pub mod cached;
 pub mod calls;
 pub mod chart;
 mod clock;
@@ -179,6 +181,7 @@ pub const CATALOGUE: &[Experiment] = &[
     soupfs::FIGURE_3,
     files::SOUPFS_FIGURE_4,
     files::SOUPFS_FIGURE_5,
+    cached::CACHED_FILE,
     kernel::KERNEL_CALLS,
 ];
 
