@@ -11,7 +11,7 @@
 //!   recorded    the same calls in virtual time, as further columns
 //!   multicore   a model of threads on more processors than the machine has
 //!   findings    the result of an experiment: measurements next to the paper's, and claims
-//!   chart       a plot of both, as SVG
+//!   chart       plots of both
 //!   report      everything as text and as one HTML file
 //! ```
 //!

@@ -195,7 +195,7 @@ pub const FIGURE_3: Experiment = Experiment {
         };
         // The paper's text gives the ends of the lines of NOVA and PMFS.
         let plot = Plot {
-            title: "unlink by delay of a flushed line".to_owned(),
+            title: "unlink by delay of a flushed line in ns".to_owned(),
             unit: "µs".to_owned(),
             x_labels: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
             lines: true,
