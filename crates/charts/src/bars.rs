@@ -4,7 +4,7 @@
 //! systems within a row only. A system that is far slower than all others would make their bars
 //! invisible. Its bar is cut, and shows so.
 
-use crate::{DIM, INK, Palette, figure, text};
+use crate::{DIM, INK, Palette, escape, figure, text};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -13,6 +13,7 @@ const LONGEST: f64 = 10.0;
 const BAR_HEIGHT: i32 = 11;
 const BAR_STEP: i32 = 14;
 const ROW_GAP: i32 = 10;
+const LABEL_HEIGHT: i32 = 16;
 /// Pixels for the text of a value behind its bar.
 const VALUE_WIDTH: i32 = 92;
 
@@ -38,6 +39,22 @@ pub struct Bars {
     pub rows: Vec<Row>,
 }
 
+/// Values from elsewhere beside those of the bars: each is a line across its bar.
+#[derive(Debug, Clone)]
+pub struct Marks {
+    /// What they are, for the legend.
+    pub name: String,
+    /// By row and system, as in the chart; on the chart's scale.
+    pub values: Vec<Vec<Option<f64>>>,
+}
+
+impl Marks {
+    fn of_row(&self, row: usize) -> impl Iterator<Item = (usize, f64)> {
+        let values = self.values.get(row).into_iter().flatten().enumerate();
+        values.filter_map(|(at, value)| Some((at, value.filter(|value| value.is_finite())?)))
+    }
+}
+
 /// One row.
 #[derive(Debug, Clone)]
 pub struct Row {
@@ -57,6 +74,15 @@ struct Layout {
     labels_above: bool,
 }
 
+impl Layout {
+    /// Where a value lies, if `longest` fills the row.
+    fn at(&self, value: f64, longest: f64) -> i32 {
+        let space = self.width - self.left - VALUE_WIDTH;
+        let share = if longest > 0.0 { (value / longest).clamp(0.0, 1.0) } else { 0.0 };
+        self.left + (share * f64::from(space)).round() as i32
+    }
+}
+
 const LAYOUTS: [Layout; 2] = [
     Layout { class: "wide", width: 760, left: 230, labels_above: false },
     Layout { class: "narrow", width: 340, left: 2, labels_above: true },
@@ -65,26 +91,36 @@ const LAYOUTS: [Layout; 2] = [
 impl Bars {
     /// The chart as an element of a page. Systems without any value are not in the legend.
     pub fn html(&self, palette: &Palette) -> String {
+        self.marked(palette, &Marks { name: String::new(), values: Vec::new() })
+    }
+
+    /// The chart with further values as marks. Needs [`Scale::OfAllRows`].
+    pub fn marked(&self, palette: &Palette, marks: &Marks) -> String {
         let measured = |at: usize| self.rows.iter().any(|row| row.value(at).is_some());
         let systems = self.systems.iter().enumerate().filter(|(at, _)| measured(*at));
-        let legend = palette.legend(systems.map(|(_, system)| system.as_str()));
-        let drawings: String = LAYOUTS.iter().map(|layout| self.draw(layout, palette)).collect();
+        let mut legend = palette.legend(systems.map(|(_, system)| system.as_str()));
+        if (0..self.rows.len()).any(|row| marks.of_row(row).next().is_some()) {
+            legend += &format!("<div class=legend><span>| {}</span></div>", escape(&marks.name));
+        }
+        let drawings: String = LAYOUTS.iter().map(|layout| self.draw(layout, palette, marks)).collect();
         figure(&self.summary, &legend, &drawings)
     }
 
-    fn draw(&self, layout: &Layout, palette: &Palette) -> String {
-        let label_height = if layout.labels_above { 16 } else { 0 };
+    fn draw(&self, layout: &Layout, palette: &Palette, marks: &Marks) -> String {
+        let label_height = if layout.labels_above { LABEL_HEIGHT } else { 0 };
         let height_of = |row: &Row| row.values.len() as i32 * BAR_STEP + ROW_GAP + label_height;
         let height = self.rows.iter().map(height_of).sum::<i32>().max(1);
         let mut drawing = String::new();
         {
             let root = SVGBackend::with_string(&mut drawing, (layout.width as u32, height as u32)).into_drawing_area();
             let mut top = 2;
-            let of_all = self.rows.iter().flat_map(Row::lengths).fold(0.0, f64::max);
-            for row in &self.rows {
+            let marked = (0..self.rows.len()).flat_map(|row| marks.of_row(row)).map(|(_, value)| value);
+            let of_all = self.rows.iter().flat_map(Row::lengths).chain(marked).fold(0.0, f64::max);
+            for (index, row) in self.rows.iter().enumerate() {
                 let longest = if self.scale == Scale::OfAllRows { of_all } else { row.longest() };
                 // Writing to a string cannot fail.
                 let _ = row.draw(&root, layout, (top, longest), |at| palette.colour(&self.systems[at]));
+                let _ = row.mark(&root, layout, (top, longest), marks.of_row(index));
                 top += height_of(row);
             }
             let _ = root.present();
@@ -108,6 +144,22 @@ impl Row {
         self.lengths().fold(0.0, f64::max).min(shortest * LONGEST)
     }
 
+    /// Draws a line across the bar of each mark.
+    fn mark<B: DrawingBackend>(
+        &self,
+        root: &DrawingArea<B, plotters::coord::Shift>,
+        layout: &Layout,
+        (top, longest): (i32, f64),
+        marks: impl Iterator<Item = (usize, f64)>,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        let top = if layout.labels_above { top + LABEL_HEIGHT } else { top };
+        for (at, value) in marks {
+            let (x, y) = (layout.at(value, longest), top + at as i32 * BAR_STEP);
+            root.draw(&PathElement::new(vec![(x, y - 1), (x, y + BAR_HEIGHT + 1)], INK.stroke_width(2)))?;
+        }
+        Ok(())
+    }
+
     fn draw<B: DrawingBackend>(
         &self,
         root: &DrawingArea<B, plotters::coord::Shift>,
@@ -115,11 +167,10 @@ impl Row {
         (mut top, longest): (i32, f64),
         colour: impl Fn(usize) -> RGBColor,
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-        let space = layout.width - layout.left - VALUE_WIDTH;
         if layout.labels_above {
             let style = text(12, &INK).pos(Pos::new(HPos::Left, VPos::Top));
             root.draw(&Text::new(self.label.clone(), (layout.left, top), style))?;
-            top += 16;
+            top += LABEL_HEIGHT;
         } else {
             let middle = top + self.values.len() as i32 * BAR_STEP / 2;
             let style = text(12, &INK).pos(Pos::new(HPos::Right, VPos::Center));
@@ -128,8 +179,7 @@ impl Row {
         for at in 0..self.values.len() {
             let Some((length, words)) = self.value(at) else { continue };
             let y = top + at as i32 * BAR_STEP;
-            let share = if longest > 0.0 { (length / longest).clamp(0.0, 1.0) } else { 0.0 };
-            let right = layout.left + ((share * f64::from(space)).round() as i32).max(1);
+            let right = layout.at(*length, longest).max(layout.left + 1);
             root.draw(&Rectangle::new([(layout.left, y), (right, y + BAR_HEIGHT)], colour(at).filled()))?;
             if *length > longest {
                 for x in [right - 18, right - 13] {
@@ -204,6 +254,29 @@ mod tests {
         let seen = read_back(&page, "wide");
         assert!(seen[1].1 / seen[0].1 > 1.9 && seen[0].1 > 20.0, "{seen:?}");
         assert!(page.contains("9 ms") && page.contains("<polyline"), "{page}");
+    }
+
+    #[test]
+    fn a_mark_lies_on_the_scale_of_the_bars_and_may_be_beyond_the_longest() {
+        let palette = Palette::new(["ours", "theirs", "a disk"]);
+        let mut chart = chart(vec![Some((30.0, "30".into())), Some((10.0, "10".into())), None]);
+        chart.scale = Scale::OfAllRows;
+        let without = chart.html(&palette);
+        assert!(!without.contains("the paper"));
+        let marks = |value| Marks { name: "the <paper>".into(), values: vec![vec![None, Some(value), None]] };
+        let seen = read_back(&chart.marked(&palette, &marks(60.0)), "wide");
+        assert!((seen[0].1 * 2.0 - 438.0).abs() < 2.0, "the mark at 60 fills the row: {seen:?}");
+        let page = chart.marked(&palette, &marks(15.0));
+        // Both widths have the mark. It lies half as far as the longest bar reaches.
+        assert_eq!(page.matches("<polyline").count(), 2, "{page}");
+        assert!(page.contains("points=\"449,") && page.contains("the &lt;paper&gt;"), "{page}");
+        assert_eq!(chart.marked(&palette, &marks(f64::NAN)), without);
+        // The mark has the colour of text, which is light on dark screens.
+        let dark = palette.style();
+        assert!(
+            page.contains("stroke=\"#222222\"") && dark.contains("svg [stroke=\"#222222\"]{stroke:#ddd}"),
+            "{dark}"
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod bars;
 mod lines;
 mod palette;
 
-pub use bars::{Bars, Row, Scale};
+pub use bars::{Bars, Marks, Row, Scale};
 pub use lines::{Line, Lines};
 pub use palette::Palette;
 

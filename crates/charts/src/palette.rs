@@ -48,7 +48,7 @@ impl Palette {
             "figure{{margin:.6em 0}}figure>svg{{display:block;max-width:100%;height:auto}}figure>svg.narrow{{display:none}}\
              .legend{{font-size:13px;margin:.3em 0}}.legend span{{white-space:nowrap;margin-right:1.2em}}.legend svg{{width:11px;height:11px;margin-right:.4em}}\
              @media(max-width:46em){{figure>svg.wide{{display:none}}figure>svg.narrow{{display:block}}}}\
-             @media(prefers-color-scheme:dark){{{dark}svg [fill=\"#222222\"]{{fill:#ddd}}svg [fill=\"#767676\"]{{fill:#999}}svg [stroke=\"#D9D9D9\"]{{stroke:#333}}svg [stroke=\"#FFFFFF\"]{{stroke:#181818}}}}\n"
+             @media(prefers-color-scheme:dark){{{dark}svg [fill=\"#222222\"]{{fill:#ddd}}svg [stroke=\"#222222\"]{{stroke:#ddd}}svg [fill=\"#767676\"]{{fill:#999}}svg [stroke=\"#D9D9D9\"]{{stroke:#333}}svg [stroke=\"#FFFFFF\"]{{stroke:#181818}}}}\n"
         )
     }
 

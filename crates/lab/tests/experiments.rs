@@ -3,7 +3,7 @@
 
 use lab::experiments::machine::machine_for;
 use lab::experiments::report::{Circumstances, html, text, tsv};
-use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Plan, Size, Subject, Times, chart, find};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Plan, Size, Subject, Times, find};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
@@ -39,7 +39,8 @@ fn names_are_unique_and_name_their_paper() {
     assert_eq!(names.len(), CATALOGUE.len());
     for experiment in CATALOGUE {
         let of_a_paper = ["directfs-", "byvfs-", "soupfs-"].iter().any(|paper| experiment.name.starts_with(paper));
-        assert!(of_a_paper || experiment.name == "multicore", "{}", experiment.name);
+        let of_the_lab = ["multicore", "kernel"].contains(&experiment.name);
+        assert!(of_a_paper || of_the_lab, "{}", experiment.name);
         assert!(experiment.question.ends_with('?'), "{}", experiment.question);
         assert!((experiment.needs_bytes)(Size::Full) >= (experiment.needs_bytes)(Size::Quick));
     }
@@ -79,11 +80,7 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
     assert!(failed.contains("<svg"), "the others go on");
     assert!(text(experiment, &findings).contains("unlink"));
     assert_eq!(tsv(&findings).lines().count(), findings.measures.len() + 1);
-    assert!(chart::svg(&findings.plots[0]).ends_with("</svg>"));
-    let two = [findings.plots[0].clone(), findings.plots[0].clone()];
-    let sheet = chart::sheet(&two);
-    assert_eq!(sheet.matches("unlink by delay").count(), 2 + 2, "each plot is there, and has an accessible name");
-    assert_eq!(sheet.matches("<svg").count(), 1);
+    assert!(report.matches("unlink by delay").count() >= 2, "the plot has a heading and an accessible name");
 }
 
 /// An image has one size on all machines, and as many lists of free blocks as there are processors.

@@ -18,7 +18,9 @@ fn a_second_run_gives_the_same_digits_and_soupfs_waits_for_no_flush() {
         let _shift: Vec<Box<[u8; 24]>> = (0..99).map(|_| Box::new([0; 24])).collect();
         let second = std::thread::spawn(move || virtual_findings(name)).join().expect("it does not panic");
         for (one, other) in first.measures.iter().zip(&second.measures) {
-            assert_eq!(one.here.iter().flatten().count(), MEMORIES.len(), "{name}: {one:?}");
+            let columns = first.memories.iter().filter(|medium| medium.is_virtual()).count();
+            assert!(columns >= MEMORIES.len());
+            assert_eq!(one.here.iter().flatten().count(), columns, "{name}: {one:?}");
             assert_eq!(one, other, "{name}");
         }
         assert_eq!(first.notes, second.notes);

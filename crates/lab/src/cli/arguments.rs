@@ -47,7 +47,7 @@ pub enum Command {
 pub struct Experiments {
     /// An experiment, `all`, or `list`.
     pub experiment: String,
-    /// Directory for the report (index.html), the numbers and the plots.
+    /// Directory for the report (index.html) and the numbers.
     #[arg(long, value_name = "DIR", required_if_eq("experiment", "all"))]
     pub out: Option<PathBuf>,
     /// Smaller sizes and fewer rounds: all experiments within minutes. The data then fits into the

@@ -6,7 +6,7 @@ use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail};
 use console::terminal::{bold, dim, end_with_reader};
 use lab::experiments::report::{self, Circumstances};
-use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, chart, find};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, find};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -118,14 +118,14 @@ fn list() -> Result<()> {
     Ok(())
 }
 
-fn files_of(directory: &Path, experiment: &Experiment) -> [PathBuf; 2] {
-    ["tsv", "svg"].map(|ending| directory.join(format!("{}.{ending}", experiment.name)))
+fn numbers_of(directory: &Path, experiment: &Experiment) -> PathBuf {
+    directory.join(format!("{}.tsv", experiment.name))
 }
 
 /// Creates the directory, and refuses to overwrite a report before anything is measured; returns
 /// whether the directory is new.
 fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<bool> {
-    let mut files: Vec<PathBuf> = chosen.iter().flat_map(|experiment| files_of(directory, experiment)).collect();
+    let mut files: Vec<PathBuf> = chosen.iter().map(|experiment| numbers_of(directory, experiment)).collect();
     files.push(directory.join(REPORT));
     if let Some(there) = files.iter().find(|file| file.symlink_metadata().is_ok())
         && !force
@@ -141,9 +141,7 @@ fn write(directory: &Path, size: Size, done: &[Done<'_>], seconds: &str) -> Resu
     let all: Vec<report::Outcome<'_>> =
         done.iter().map(|(experiment, outcome)| (*experiment, outcome.as_ref().map_err(String::as_str))).collect();
     if let Some((experiment, Ok(findings))) = all.last() {
-        let [numbers, plot] = files_of(directory, experiment);
-        save(&numbers, &report::tsv(findings))?;
-        save(&plot, &chart::sheet(&findings.plots))?;
+        save(&numbers_of(directory, experiment), &report::tsv(findings))?;
     }
     save(&directory.join(REPORT), &report::html(&circumstances(size, seconds), &all))
 }

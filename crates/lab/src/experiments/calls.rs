@@ -216,7 +216,8 @@ pub const TABLE_2: Experiment = Experiment {
         };
         let times = measure_virtual(bench, &TABLE_2_SUBJECTS, table_2_files(bench.size))?;
         let mut findings = Findings::new("µs per call", &MEMORIES)
-            .with_virtual(bench.virtual_memories(&memories::MEMORIES), &memories::OPTANE);
+            .with_virtual(bench.virtual_memories(&memories::MEMORIES), &memories::OPTANE)
+            .with_kernel();
         findings.measures = measures(&measured, &TABLE_2_SUBJECTS, &rows, &paper);
         add_columns(&mut findings, &times, &TABLE_2_SUBJECTS);
         table_2_claims(&mut findings, &rows);
@@ -307,7 +308,8 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
         let rows = ["open", "stat", "access", "unlink", "mkdir", "rmdir", "access_c", "unlink_c"];
         let times = measure_virtual(bench, &BYVFS_SUBJECTS, byvfs_files(bench.size))?;
         let mut findings = Findings::new("µs per call", &MEMORIES)
-            .with_virtual(bench.virtual_memories(&memories::MEMORIES), &memories::REMOTE);
+            .with_virtual(bench.virtual_memories(&memories::MEMORIES), &memories::REMOTE)
+            .with_kernel();
         findings.measures = measures(&measured, &BYVFS_SUBJECTS, &rows, &|_, _| None);
         add_columns(&mut findings, &times, &BYVFS_SUBJECTS);
         let warm = [("unlink_c", 38.1)];

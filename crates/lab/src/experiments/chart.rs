@@ -1,34 +1,12 @@
-//! Plots as SVG: grouped bars, or lines. The paper's numbers, if known, are shown next to those
-//! measured here on the same scale.
+//! Plots of the report, drawn by the crate charts: bars with the paper's values as marks, or lines.
 
 use super::findings::{Plot, Series};
-use std::fmt::Write;
+use charts::{Bars, Line, Lines, Marks, Palette, Row, Scale, escape};
 
-/// Colours that most readers can distinguish, on white and on black.
-const COLOURS: [&str; 9] =
-    ["#4878a8", "#e08a3c", "#59a14f", "#c0504d", "#8b6bb1", "#8c7355", "#d27fae", "#7f7f7f", "#a9a93c"];
-
-const HEIGHT: f64 = 230.0;
-const LEFT: f64 = 58.0;
-const TOP: f64 = 44.0;
-const PANEL_MIN: f64 = 330.0;
-const GAP: f64 = 40.0;
-
-/// Escapes text for HTML and SVG.
-pub fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            other => safe.push(other),
-        }
-    }
-    safe
-}
+/// Subjects with one colour in all plots; the others of a plot follow.
+const MAIN: [&str; 4] = ["DirectFS", "NOVA", "PMFS", "SoupFS"];
+/// As many colours as the component has, for the rules of dark screens.
+const COLOURS: [&str; 9] = ["1", "2", "3", "4", "5", "6", "7", "8", "9"];
 
 /// Formats a number with a useful number of digits.
 pub fn number(value: f64) -> String {
@@ -40,191 +18,83 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The smallest round number that is not below a value: the end of an axis.
-pub fn round_up(value: f64) -> f64 {
-    if !(value.is_finite() && value > 0.0) {
-        return 1.0;
+/// The style rules of all plots.
+pub fn style() -> String {
+    Palette::new(COLOURS).style()
+}
+
+/// A plot as an element of a page.
+pub fn html(plot: &Plot) -> String {
+    let origin = format!("<p class=\"source\">{}, {}</p>", escape(&plot.unit), escape(&plot.basis));
+    if plot.lines {
+        return format!("<div class=\"plot\">{}{origin}{}</div>", lines(plot), escape(&in_paper(plot)));
     }
-    let magnitude = 10f64.powf(value.log10().floor());
-    // Quarters of these are round, too.
-    let steps = [1.0, 1.2, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
-    steps.iter().map(|step| step * magnitude).find(|end| *end >= value * 0.999_999).unwrap_or(10.0 * magnitude)
+    format!("<div class=\"plot\"><b>{}</b>{}{origin}</div>", escape(&plot.title), bars(plot))
 }
 
-/// The panels of a plot and its dimensions.
-struct Extent<'p> {
-    panels: Vec<(&'p str, &'p [Series])>,
-    panel: f64,
-    width: f64,
-    legend_top: f64,
-    legend_step: f64,
-    legend_columns: usize,
-    height: f64,
+/// The paper's values of a plot with lines, which has no room for them.
+fn in_paper(plot: &Plot) -> String {
+    let at = |(label, value): (&String, &Option<f64>)| Some(format!("{} at {label}", number((*value)?)));
+    let of = |series: &Series| {
+        let each: Vec<String> = plot.x_labels.iter().zip(&series.values).filter_map(at).collect();
+        (!each.is_empty()).then(|| format!("{} {}", series.name, each.join(", ")))
+    };
+    let each: Vec<String> = plot.paper.iter().filter_map(of).collect();
+    if each.is_empty() { String::new() } else { format!("The paper: {}.", each.join("; ")) }
 }
 
-impl Extent<'_> {
-    fn of(plot: &Plot) -> Extent<'_> {
-        let here = (&plot.basis[..], &plot.here[..]);
-        let panels = if plot.paper.is_empty() { vec![here] } else { vec![("the paper", &plot.paper[..]), here] };
-        let bars = plot.here.len().max(plot.paper.len()).max(1) as f64;
-        let wanted = if plot.lines { 60.0 } else { bars * 9.0 + 16.0 } * plot.x_labels.len() as f64;
-        let panel = PANEL_MIN.max(wanted);
-        let legend_top = TOP + HEIGHT + 58.0;
-        let width = (LEFT + panel + GAP) * panels.len() as f64;
-        let longest = plot.here.iter().map(|series| series.name.chars().count()).max().unwrap_or(0);
-        let legend_step = longest as f64 * 6.2 + 28.0;
-        let legend_columns = ((width / legend_step) as usize).max(1);
-        let height = legend_top + 18.0 * plot.here.len().div_ceil(legend_columns) as f64 + 8.0;
-        Extent { panels, panel, width, legend_top, legend_step, legend_columns, height }
-    }
+fn of_paper(series: &Series) -> String {
+    format!("{}, the paper", series.name)
 }
 
-/// The plot as one SVG element.
-pub fn svg(plot: &Plot) -> String {
-    sheet(std::slice::from_ref(plot))
+fn palette(plot: &Plot) -> Palette {
+    let papers: Vec<String> = plot.paper.iter().map(of_paper).collect();
+    let here = plot.here.iter().map(|series| series.name.as_str());
+    Palette::new(MAIN.into_iter().chain(here).chain(papers.iter().map(String::as_str)))
 }
 
-/// Plots below each other, as one SVG element.
-pub fn sheet(plots: &[Plot]) -> String {
-    let extents: Vec<Extent<'_>> = plots.iter().map(Extent::of).collect();
-    let width = extents.iter().map(|extent| extent.width).fold(0.0, f64::max);
-    let height: f64 = extents.iter().map(|extent| extent.height).sum();
-    let titles: Vec<String> = plots.iter().map(|plot| escaped(&plot.title)).collect();
-    let mut out = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}" font-family="sans-serif" font-size="11" role="img" aria-label="{}">"#,
-        titles.join("; ")
-    );
-    let mut top = 0.0;
-    for (plot, extent) in plots.iter().zip(&extents) {
-        let _ = write!(out, r#"<g transform="translate(0 {top:.0})">"#);
-        draw(&mut out, plot, extent);
-        out.push_str("</g>");
-        top += extent.height;
-    }
-    out.push_str("</svg>");
-    out
+fn bars(plot: &Plot) -> String {
+    let value = |series: &Series, at: usize| series.values.get(at).copied().flatten();
+    let row = |(at, label): (usize, &String)| Row {
+        label: label.clone(),
+        values: plot.here.iter().map(|series| value(series, at).map(|value| (value, number(value)))).collect(),
+    };
+    let chart = Bars {
+        summary: format!("{}, {}", plot.title, plot.unit),
+        systems: plot.here.iter().map(|series| series.name.clone()).collect(),
+        scale: Scale::OfAllRows,
+        rows: plot.x_labels.iter().enumerate().map(row).collect(),
+    };
+    let paper =
+        |name: &str, at: usize| plot.paper.iter().find(|series| series.name == name).and_then(|it| value(it, at));
+    let marks = (0..plot.x_labels.len()).map(|at| plot.here.iter().map(|series| paper(&series.name, at)).collect());
+    chart.marked(&palette(plot), &Marks { name: "the paper".to_owned(), values: marks.collect() })
 }
 
-fn draw(out: &mut String, plot: &Plot, extent: &Extent<'_>) {
-    let values = extent.panels.iter().flat_map(|(_, series)| series.iter());
-    let end = round_up(values.flat_map(|series| series.values.iter().flatten()).copied().fold(0.0, f64::max));
-    let _ = write!(out, r#"<text x="4" y="14" font-size="13" fill="currentColor">{}</text>"#, escaped(&plot.title));
-    for (index, (name, series)) in extent.panels.iter().enumerate() {
-        let left = LEFT + index as f64 * (LEFT + extent.panel + GAP);
-        axes(out, plot, name, left, extent.panel, end);
-        match plot.lines {
-            true => lines(out, plot, series, left, extent.panel, end),
-            false => groups(out, plot, series, left, extent.panel, end),
-        }
-    }
-    legend(out, plot, extent);
+/// A label's number, else its position.
+fn place(at: usize, label: &str) -> f64 {
+    label.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(at as f64)
 }
 
-fn colour(plot: &Plot, name: &str) -> &'static str {
-    let index = plot.here.iter().position(|series| series.name == name).unwrap_or(plot.here.len());
-    COLOURS[index % COLOURS.len()]
-}
-
-fn axes(out: &mut String, plot: &Plot, name: &str, left: f64, panel: f64, end: f64) {
-    let _ = write!(out, r#"<text x="{left:.1}" y="{:.1}" fill="currentColor">{}</text>"#, TOP - 10.0, escaped(name));
-    for step in 0..=4 {
-        let value = end * step as f64 / 4.0;
-        let y = TOP + HEIGHT * (1.0 - step as f64 / 4.0);
-        let _ = write!(
-            out,
-            r#"<line x1="{left:.1}" x2="{:.1}" y1="{y:.1}" y2="{y:.1}" stroke="currentColor" stroke-opacity="0.2"/><text x="{:.1}" y="{:.1}" text-anchor="end" fill="currentColor">{}</text>"#,
-            left + panel,
-            left - 5.0,
-            y + 4.0,
-            number(value)
-        );
-    }
-    let middle = TOP + HEIGHT / 2.0;
-    let _ = write!(
-        out,
-        r#"<text x="{0:.1}" y="{middle:.1}" transform="rotate(-90 {0:.1} {middle:.1})" text-anchor="middle" fill="currentColor">{1}</text>"#,
-        left - 42.0,
-        escaped(&plot.unit)
-    );
-    let step = panel / plot.x_labels.len().max(1) as f64;
-    for (index, label) in plot.x_labels.iter().enumerate() {
-        let (x, y) = (left + (index as f64 + 0.5) * step, TOP + HEIGHT + 14.0);
-        let tilt = if label.len() as f64 * 6.5 > step {
-            format!(r#" transform="rotate(-30 {x:.1} {y:.1})""#)
-        } else {
-            String::new()
-        };
-        let anchor = if tilt.is_empty() { "middle" } else { "end" };
-        let _ = write!(
-            out,
-            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="currentColor"{tilt}>{}</text>"#,
-            escaped(label)
-        );
-    }
-}
-
-fn groups(out: &mut String, plot: &Plot, series: &[Series], left: f64, panel: f64, end: f64) {
-    let step = panel / plot.x_labels.len().max(1) as f64;
-    let bar = (step - 8.0) / series.len().max(1) as f64;
-    for (label, name) in plot.x_labels.iter().enumerate() {
-        for (index, series) in series.iter().enumerate() {
-            let Some(value) = series.values.get(label).copied().flatten() else { continue };
-            let height = HEIGHT * (value / end).clamp(0.0, 1.0);
-            let _ = write!(
-                out,
-                r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{height:.1}" fill="{}"><title>{}: {}, {} {}</title></rect>"#,
-                left + label as f64 * step + 4.0 + index as f64 * bar,
-                TOP + HEIGHT - height,
-                (bar - 1.0).max(1.0),
-                colour(plot, &series.name),
-                escaped(name),
-                escaped(&series.name),
-                number(value),
-                escaped(&plot.unit)
-            );
-        }
-    }
-}
-
-fn lines(out: &mut String, plot: &Plot, series: &[Series], left: f64, panel: f64, end: f64) {
-    let step = panel / plot.x_labels.len().max(1) as f64;
-    for series in series {
-        let paint = colour(plot, &series.name);
-        let known = series.values.iter().enumerate().filter_map(|(label, value)| Some((label, (*value)?)));
-        let points: Vec<(f64, f64, f64)> = known
-            .map(|(label, value)| {
-                let y = TOP + HEIGHT * (1.0 - (value / end).clamp(0.0, 1.0));
-                (left + (label as f64 + 0.5) * step, y, value)
-            })
-            .collect();
-        let path: Vec<String> = points.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
-        let _ = write!(out, r#"<polyline fill="none" stroke="{paint}" stroke-width="2" points="{}"/>"#, path.join(" "));
-        for (x, y, value) in points {
-            let _ = write!(
-                out,
-                r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" fill="{paint}"><title>{}: {} {}</title></circle>"#,
-                escaped(&series.name),
-                number(value),
-                escaped(&plot.unit)
-            );
-        }
-    }
-}
-
-fn legend(out: &mut String, plot: &Plot, extent: &Extent<'_>) {
-    for (index, series) in plot.here.iter().enumerate() {
-        let (row, column) = (index / extent.legend_columns, index % extent.legend_columns);
-        let (x, y) = (8.0 + column as f64 * extent.legend_step, extent.legend_top + row as f64 * 18.0);
-        let _ = write!(
-            out,
-            r#"<rect x="{x:.1}" y="{:.1}" width="10" height="10" fill="{}"/><text x="{:.1}" y="{:.1}" fill="currentColor">{}</text>"#,
-            y - 9.0,
-            colour(plot, &series.name),
-            x + 14.0,
-            y,
-            escaped(&series.name)
-        );
-    }
+fn lines(plot: &Plot) -> String {
+    let line = |series: &Series, system: String| Line {
+        system,
+        points: plot
+            .x_labels
+            .iter()
+            .zip(&series.values)
+            .enumerate()
+            .filter_map(|(at, (label, value))| Some((place(at, label), (*value)?)))
+            .collect(),
+    };
+    let here = plot.here.iter().map(|series| line(series, series.name.clone()));
+    let chart = Lines {
+        title: plot.title.clone(),
+        lines: here.chain(plot.paper.iter().map(|series| line(series, of_paper(series)))).collect(),
+        format: number,
+        format_place: |place| place.to_string(),
+    };
+    chart.html(&palette(plot))
 }
 
 #[cfg(test)]
@@ -232,26 +102,44 @@ mod tests {
     use super::super::findings::MEASURED;
     use super::*;
 
-    #[test]
-    fn an_axis_ends_at_a_round_number_that_takes_the_greatest_value_in() {
-        for (value, end) in [(0.0, 1.0), (1.0, 1.0), (1.2, 1.2), (99.0, 100.0), (101.0, 120.0), (0.034, 0.04)] {
-            assert!((round_up(value) - end).abs() < 1e-9, "{value}: {}", round_up(value));
+    fn plot(lines: bool) -> Plot {
+        let series = |name: &str, value| Series { name: name.to_owned(), values: vec![Some(value), None] };
+        Plot {
+            title: "<script>".to_owned(),
+            unit: "µs".to_owned(),
+            x_labels: vec!["0 a&b".to_owned(), "200 ns".to_owned()],
+            lines,
+            basis: MEASURED.to_owned(),
+            here: vec![series("\"><b>x", 1.0), series("NOVA", 2.5)],
+            paper: vec![series("NOVA", 5.0)],
         }
-        assert_eq!(round_up(f64::NAN), 1.0);
     }
 
     #[test]
     fn names_cannot_break_out_of_the_picture() {
-        let plot = Plot {
-            title: "<script>".to_owned(),
-            unit: "µs".to_owned(),
-            x_labels: vec!["a&b".to_owned()],
-            lines: false,
-            basis: MEASURED.to_owned(),
-            here: vec![Series { name: "\"><b>".to_owned(), values: vec![Some(1.0)] }],
-            paper: Vec::new(),
+        for page in [html(&plot(false)), html(&plot(true))] {
+            assert!(!page.contains("<script>") && !page.contains("<b>x"), "{page}");
+        }
+        assert!(html(&plot(false)).contains("a&amp;b"));
+    }
+
+    #[test]
+    fn the_papers_values_are_marks_of_bars_and_lines_of_their_own() {
+        let bars = html(&plot(false));
+        assert!(bars.contains("| the paper") && bars.contains("2.50"), "{bars}");
+        assert!(!html(&Plot { paper: Vec::new(), ..plot(false) }).contains("the paper"));
+        let lines = html(&plot(true));
+        assert!(lines.contains("NOVA, the paper") && lines.contains("The paper: NOVA 5.00 at 0 a&amp;b."), "{lines}");
+    }
+
+    #[test]
+    fn a_subject_has_one_colour_whatever_the_others_of_a_plot_are() {
+        let of_nova = |others: &[&str]| {
+            let series = |name: &&str| Series { name: (*name).to_owned(), values: vec![Some(1.0)] };
+            let page = html(&Plot { here: others.iter().map(series).collect(), paper: Vec::new(), ..plot(false) });
+            let legend = page.split("<span>").find(|entry| entry.contains(">NOVA<")).expect("its entry");
+            legend.split("fill=").nth(1).and_then(|rest| rest.get(..9)).expect("a colour").to_owned()
         };
-        let svg = svg(&plot);
-        assert!(!svg.contains("<script>") && !svg.contains("<b>") && svg.contains("a&amp;b"), "{svg}");
+        assert_eq!(of_nova(&["NOVA"]), of_nova(&["ByVFS", "DirectFS_r", "NOVA"]));
     }
 }

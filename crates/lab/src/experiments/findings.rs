@@ -16,6 +16,8 @@ pub enum Medium {
     Home(Memory),
     /// In virtual time, on another machine.
     Virtual(Memory),
+    /// In virtual time, on the machine of the paper, with what a kernel adds to each call.
+    Kernel(Memory),
 }
 
 impl Medium {
@@ -24,6 +26,7 @@ impl Medium {
         match self {
             Medium::Emulated(delays) => memory_name(*delays),
             Medium::Home(memory) | Medium::Virtual(memory) => format!("virtual {}", memory.name),
+            Medium::Kernel(memory) => format!("virtual {} in a kernel", memory.name),
         }
     }
 
@@ -260,6 +263,7 @@ impl Claim {
     pub fn decides(&self, memories: &[Medium], index: usize) -> bool {
         let rank = |index: usize| match self.medium(memories, index) {
             _ if !self.here[index].is_finite() => 0,
+            Some(Medium::Kernel(_)) => 0,
             Some(medium) if medium.is_home() => 3,
             Some(medium) if medium.is_virtual() => 2,
             _ => 1,
@@ -332,12 +336,21 @@ impl Findings {
         self
     }
 
+    /// Adds a column with what a kernel adds to each call on the paper's machine. It decides
+    /// nothing: the addition is one figure for all calls.
+    pub fn with_kernel(mut self) -> Findings {
+        if let Some((_, home)) = self.home() {
+            self.memories.push(Medium::Kernel(*home));
+        }
+        self
+    }
+
     /// The paper's machine among the columns in virtual time; without it the first of these.
-    fn home(&self) -> Option<(usize, &Memory)> {
+    pub(super) fn home(&self) -> Option<(usize, &Memory)> {
         let virtual_ones = self.memories.iter().filter(|medium| medium.is_virtual()).enumerate();
         let memory = |(index, medium)| match medium {
             &Medium::Home(ref memory) | &Medium::Virtual(ref memory) => Some((index, memory)),
-            Medium::Emulated(_) => None,
+            Medium::Emulated(_) | Medium::Kernel(_) => None,
         };
         let mut each = virtual_ones.clone().filter_map(memory);
         virtual_ones.filter(|(_, medium)| medium.is_home()).filter_map(memory).next().or_else(|| each.next())
@@ -563,6 +576,8 @@ mod tests {
         assert_eq!(decision(&[-5.0, f64::NAN, 31.0], &[TWO[0], home, beside]), Some(Verdict::Holds));
         assert_eq!(decision(&[31.0, -5.0], &TWO), Some(Verdict::Fails), "the worst");
         assert_eq!(decision(&[f64::NAN], &TWO[..1]), None);
+        let in_a_kernel = Medium::Kernel(OPTANE);
+        assert_eq!(decision(&[31.0, -5.0], &[beside, in_a_kernel]), Some(Verdict::Holds), "a kernel decides nothing");
         let fails = claim(30.0, &[31.0, -5.0]).sentence(&[TWO[0], home]);
         assert!(fails.starts_with("It does not hold: -5.0 % with virtual Optane"), "{fails}");
     }

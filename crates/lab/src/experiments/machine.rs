@@ -70,6 +70,12 @@ impl Subject {
             Subject::CacheletPmfsSlow => "PMFS_Nnqp",
         }
     }
+
+    /// Whether a kernel would walk its paths in the VFS. The systems with a global index have a
+    /// walk of their own in the papers.
+    pub const fn has_vfs(self) -> bool {
+        matches!(self, Subject::Nova | Subject::Pmfs | Subject::SoupFs | Subject::ByVfs)
+    }
 }
 
 /// Generous image bytes per file: PMFS keeps free entries of directories, NOVA a log for each
@@ -133,6 +139,11 @@ pub enum Failure {
     /// A call failed that must succeed.
     #[error("a call of the workload failed: {0}; this is a defect of the system under test")]
     Call(#[from] Errno),
+    /// A call of the running kernel failed.
+    #[error(
+        "a call of the running kernel failed: {0}; the experiment needs a directory that it can write, in /dev/shm or else in TMPDIR"
+    )]
+    Host(std::io::Error),
     /// Calls cannot be recorded instruction by instruction.
     #[error("a call could not be recorded: {0}")]
     Record(#[from] std::io::Error),

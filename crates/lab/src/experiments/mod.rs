@@ -6,10 +6,12 @@
 //!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
 //!   calls, soupfs, threads, files, trees, index: one module per workload; bare, timed, loops,
 //!               programs and parts serve them
+//!   cached      memory for a cached file
+//!   kernel      the running kernel beside the lab's VFS layer
 //!   recorded    the same calls in virtual time, as further columns
 //!   multicore   a model of threads on more processors than the machine has
 //!   findings    the result of an experiment: measurements next to the paper's, and claims
-//!   chart       a plot of both, as SVG
+//!   chart       plots of both
 //!   report      everything as text and as one HTML file
 //! ```
 //!
@@ -24,12 +26,14 @@
 //!   not guess values.
 
 pub mod bare;
+pub mod cached;
 pub mod calls;
 pub mod chart;
 mod clock;
 pub mod files;
 pub mod findings;
 pub mod index;
+pub mod kernel;
 mod loops;
 pub mod machine;
 pub mod memory;
@@ -177,6 +181,8 @@ pub const CATALOGUE: &[Experiment] = &[
     soupfs::FIGURE_3,
     files::SOUPFS_FIGURE_4,
     files::SOUPFS_FIGURE_5,
+    cached::CACHED_FILE,
+    kernel::KERNEL_CALLS,
 ];
 
 /// Finds an experiment by name.

@@ -11,10 +11,11 @@
 //!   caches have what all calls share.
 
 use super::Size;
-use super::findings::Findings;
+use super::findings::{Findings, Medium};
 use super::loops::{Act, Meter, per_call};
 use super::machine::{Machine, Result, Subject};
 use crate::virtual_time::clock::Content;
+use crate::virtual_time::kernel::KERNEL;
 use crate::virtual_time::memories::Memory;
 use crate::virtual_time::{Before, Recorder};
 use std::collections::BTreeMap;
@@ -209,16 +210,52 @@ impl Meter for VirtualMeter {
     fn count(&mut self, _: &'static str) {}
 }
 
-/// Adds the virtual columns to measures whose other columns are complete, and what calls do.
+/// Adds the virtual columns to measures whose other columns are complete, and what calls do. Each
+/// row is one call.
 pub fn add_columns(findings: &mut Findings, times: &[VirtualTimes], subjects: &[Subject]) {
-    let memories = findings.memories.iter().filter(|memory| memory.is_virtual()).count();
+    let is_recorded = |medium: &&Medium| matches!(medium, Medium::Home(_) | Medium::Virtual(_));
+    let memories = findings.memories.iter().filter(is_recorded).count();
+    let kernel = findings.memories.iter().any(|medium| matches!(medium, Medium::Kernel(_)));
+    let home = findings.home().map(|(index, memory)| (index, *memory)).filter(|_| kernel);
     for measure in &mut findings.measures {
         let of = subjects.iter().position(|subject| subject.name() == measure.subject);
         let times = of.and_then(|index| times.get(index));
         let value = |memory| times.and_then(|times| times.microseconds(&measure.row, memory));
         measure.here.extend((0..memories).map(value));
+        measure.here.extend(home.map(|(index, memory)| {
+            let has_vfs = of.is_some_and(|index| subjects[index].has_vfs());
+            Some(value(index)? + KERNEL.call_ps(&memory.processor, has_vfs) as f64 / 1e6)
+        }));
         if let Some((_, work)) = times.and_then(|times| times.rows.get(&measure.row[..])) {
             findings.work.insert((measure.row.clone(), measure.subject.clone()), work.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings::Measure;
+    use super::*;
+    use crate::virtual_time::memories::{DRAM, OPTANE};
+
+    #[test]
+    fn a_kernel_adds_its_cost_on_the_papers_machine_and_its_lookup_where_the_vfs_walks() {
+        let subjects = [Subject::Nova, Subject::CacheletNova, Subject::DirectFs];
+        let mut findings = Findings::new("µs", &[]).with_virtual(&[DRAM, OPTANE], &OPTANE).with_kernel();
+        for subject in subjects {
+            let measure =
+                |row: &str| Measure { row: row.into(), subject: subject.name().into(), paper: None, here: vec![] };
+            findings.measures.extend(["stat", "not recorded"].map(measure));
+        }
+        let times = VirtualTimes { rows: BTreeMap::from([("stat", (vec![3e6, 5e6], Work::default()))]) };
+        add_columns(&mut findings, &vec![times; subjects.len()], &subjects);
+        for (subject, has_vfs) in subjects.into_iter().zip([true, false, false]) {
+            let at = |memory| findings.here("stat", subject.name(), memory).expect("it was recorded");
+            assert_eq!([at(0), at(1)], [3.0, 5.0]);
+            let added_ps = ((at(2) - 5.0) * 1e6).round() as u64;
+            assert_eq!(added_ps, KERNEL.call_ps(&OPTANE.processor, has_vfs), "{}", subject.name());
+        }
+        let unknown = findings.measures.iter().filter(|measure| measure.row == "not recorded");
+        assert!(unknown.flat_map(|measure| &measure.here).all(Option::is_none));
     }
 }

@@ -1,10 +1,11 @@
 //! Findings as text for a terminal, and as one self-contained HTML file.
 
-use super::chart::{escaped, number, svg};
+use super::chart::{self, number};
 use super::findings::{Claim, Findings, Measure, Verdict};
 use super::recorded::{Work, digits};
 use super::{Experiment, Medium};
 use crate::virtual_time::memories;
+use charts::escape as escaped;
 use std::fmt::Write;
 
 /// Facts about the run.
@@ -92,7 +93,11 @@ pub fn html(circumstances: &Circumstances, all: &[Outcome<'_>]) -> String {
     let mut out = String::from(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">",
     );
-    let _ = write!(out, "<title>Reproduction of the papers' results</title><style>{STYLE}</style></head><body>");
+    let _ = write!(
+        out,
+        "<title>Reproduction of the papers' results</title><style>{STYLE}{}</style></head><body>",
+        chart::style()
+    );
     out.push_str("<h1>Reproduction of the papers' results</h1>");
     out.push_str(&conclusion(all));
     summary(&mut out, all);
@@ -248,7 +253,7 @@ fn section(out: &mut String, experiment: &Experiment, findings: &Findings) {
         escaped(experiment.method)
     );
     for plot in &findings.plots {
-        let _ = write!(out, "<div class=\"plot\">{}</div>", svg(plot));
+        out.push_str(&chart::html(plot));
         if plot.paper.is_empty() {
             out.push_str(
                 "<p class=\"source\">The paper gives this as a drawing only; the numbers of its text are below.</p>",
@@ -298,7 +303,7 @@ pub fn tsv(findings: &Findings) -> String {
     for memory in &findings.memories {
         let _ = match memory {
             Medium::Emulated(memory) => write!(out, "\tread+{} write+{} ns", memory.read_ns, memory.write_ns),
-            Medium::Home(memory) | Medium::Virtual(memory) => write!(out, "\tvirtual {}", memory.name),
+            Medium::Home(_) | Medium::Virtual(_) | Medium::Kernel(_) => write!(out, "\t{}", memory.name()),
         };
     }
     out.push('\n');

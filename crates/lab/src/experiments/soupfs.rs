@@ -102,8 +102,9 @@ pub const FIGURE_2: Experiment = Experiment {
     method: "create (open and close), unlink, mkdir and rmdir in one directory, warm, under the conventional layer. SoupFS's persister runs between the timed sections.",
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
-        let mut findings =
-            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES), &NVDIMM);
+        let mut findings = Findings::new("µs per call", &MEMORIES)
+            .with_virtual(bench.virtual_memories(&memories::MEMORIES), &NVDIMM)
+            .with_kernel();
         let measured = measure(bench, &MEMORIES)?;
         let times = measure_virtual(bench, &memories::MEMORIES)?;
         findings.measures = measures(&measured, &SUBJECTS, &ROWS, &|_, _| None);
@@ -194,7 +195,7 @@ pub const FIGURE_3: Experiment = Experiment {
         };
         // The paper's text gives the ends of the lines of NOVA and PMFS.
         let plot = Plot {
-            title: "unlink by delay of a flushed line".to_owned(),
+            title: "unlink by delay of a flushed line in ns".to_owned(),
             unit: "µs".to_owned(),
             x_labels: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
             lines: true,

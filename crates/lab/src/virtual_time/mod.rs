@@ -8,6 +8,7 @@
 //!   clock       the reference processor: instructions at one rate, lines, flushes and fences at
 //!               the latencies of a memory
 //!   memories    the named memories
+//!   kernel      what a call costs in a kernel beside that
 //!   allocator   heap objects in lines of their own while calls are recorded
 //!   held        a clock that stands still, and fixed random numbers
 //! ```
@@ -25,6 +26,7 @@
 pub mod allocator;
 pub mod clock;
 pub mod held;
+pub mod kernel;
 pub mod memories;
 pub mod operations;
 mod recorder;
