@@ -411,9 +411,13 @@ worker acknowledge /dev/vda 0
 step "run: syncs of all kinds" directfs run --image $image -- worker sync /mnt/directfs/work /dev/vda 0 240
 step "the end of a run" worker acknowledge /dev/vda 240
 step "mount" directfs mount -o commit=0 $image /mnt/a
-step "mount: syncs of all kinds" worker sync /mnt/a/work /dev/vda 240 480
+step "mount: syncs of files" worker sync /mnt/a/work /dev/vda 240 420 files
 step "umount" directfs umount /mnt/a
-step "the end of a mount" worker acknowledge /dev/vda 480
+step "the end of a mount" worker acknowledge /dev/vda 420
+step "a mount that shares" directfs mount -o cache=0,commit=0 $image /mnt/a
+step "a mount that shares: syncs of files" worker sync /mnt/a/work /dev/vda 420 600 files
+step "umount of it" directfs umount /mnt/a
+step "its end" worker acknowledge /dev/vda 600
 step "umount the file system" umount /mnt/b
 "#,
         kib = disklog::FILE_SYSTEM_BYTES >> 10

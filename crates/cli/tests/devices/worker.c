@@ -3,9 +3,10 @@
  * "worker work DIRECTORY": makes one after the other until the machine ends, and sends a byte to the
  * port 0xe9 when each has returned.
  *
- * "worker sync DIRECTORY DISK FIRST LAST": makes the calls from FIRST to before LAST. After every
+ * "worker sync DIRECTORY DISK FIRST LAST [files]": makes the calls from FIRST to before LAST. After every
  * few it syncs in one of several ways, and then writes the count of all calls so far to the end of
- * the disk, which has no file system there: "worker acknowledge DISK COUNT" does that alone.
+ * the disk, which has no file system there: "worker acknowledge DISK COUNT" does that alone. With
+ * "files" it does not use sync and syncfs, of which a mount's server does not hear.
  *
  * "worker check DIRECTORY COUNT MORE": ends with 0 if the directory holds exactly what the first
  * COUNT calls leave, or those and at most MORE more. */
@@ -106,8 +107,8 @@ static void acknowledge(const char *disk, long calls) {
 }
 
 /* Makes durable what the calls so far did; how depends on their count. */
-static void synchronize(long calls) {
-    if (calls % 7 == 0) {
+static void synchronize(long calls, int by_files_only) {
+    if (calls % 7 == 0 && !by_files_only) {
         sync();
         return;
     }
@@ -116,11 +117,11 @@ static void synchronize(long calls) {
         if (files[name].exists)
             path(p, name);
     int fd = open(p, O_RDONLY);
-    int result = calls % 3 == 0 ? fdatasync(fd) : calls % 3 == 1 ? fsync(fd) : syncfs(fd);
+    int result = calls % 3 == 0 ? fdatasync(fd) : calls % 3 == 1 || by_files_only ? fsync(fd) : syncfs(fd);
     must(result == 0 && close(fd) == 0, "sync");
 }
 
-static void work_and_sync(const char *disk, long first, long last) {
+static void work_and_sync(const char *disk, long first, long last, int by_files_only) {
     for (long number = 0; number < first; number++)
         step();
     is_real = 1;
@@ -131,7 +132,7 @@ static void work_and_sync(const char *disk, long first, long last) {
         /* What follows the last sync of a process is made durable by the end of the run. */
         if (is_last && number + 8 < last) {
             if (!is_durable)
-                synchronize(number + 1);
+                synchronize(number + 1, by_files_only);
             acknowledge(disk, number + 1);
         }
     }
@@ -174,7 +175,7 @@ int main(int count, char **words) {
             step();
     }
     if (!strcmp(words[1], "sync")) {
-        work_and_sync(words[3], atol(words[4]), atol(words[5]));
+        work_and_sync(words[3], atol(words[4]), atol(words[5]), count > 6);
         return 0;
     }
     long calls = atol(words[3]), more = atol(words[4]);
