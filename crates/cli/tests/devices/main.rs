@@ -293,7 +293,12 @@ refuses "run names the error" "has a memory error" directfs run --image $image -
 refuses "export names it" "incomplete: ./file" sh -c "directfs export $image > /tmp/tar"
 step "export: all else is there" sh -c "mkdir /tmp/out; tar xf /tmp/tar -C /tmp/out; diff -r /drivers /tmp/out/more"
 rm -rf /tmp/tar /tmp/out
+refuses "snapshot" "memory error" directfs snapshot $image /tmp/copy
+refuses "clone" "memory error" directfs clone $image /tmp/copy
+step "no copy is left" test ! -e /tmp/copy
 step "mount" directfs mount $image /mnt/a
+refuses "mount: snapshot" "memory error" directfs snapshot $image /tmp/copy
+step "mount: no copy is left" test ! -e /tmp/copy
 refuses "mount: the file" "" cp /mnt/a/file /dev/null
 step "mount: other files" diff -r /drivers /mnt/a/more
 step "mount: the file goes" rm /mnt/a/file
