@@ -104,6 +104,11 @@ fn extract(nvdimm: &Path, place: Place, image: &Path) {
         }
         Place::Ext4 => {
             let disk: PathBuf = format!("{}?offset={at}", nvdimm.display()).into();
+            // Its journal is replayed, as by a mount.
+            let e2fsck = program("e2fsck").expect("a part of e2fsprogs");
+            let output = Command::new(e2fsck).arg("-p").arg(&disk).output().expect("e2fsck starts");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(matches!(output.status.code(), Some(0 | 1)), "e2fsck: {}: {said}", output.status);
             let dump = format!("dump image {}", image.display());
             let debugfs = program("debugfs").expect("a part of e2fsprogs");
             let output = Command::new(debugfs).args(["-R", &dump]).arg(disk).output().expect("debugfs starts");

@@ -69,7 +69,7 @@ fn skip(test: &str, why: &str) {
 #[test]
 fn a_dax_device_serves_every_command_and_mapping() {
     let script = r#"
-labels; namespace -m devdax -a 4K -s 256M
+labels; namespace -m devdax -a 4K -s 128M
 image=/dev/dax0.0
 refuses "info without an image" "" directfs info $image
 refuses "mkfs with a size" "has its own size" directfs mkfs $image --size 100M
@@ -103,39 +103,37 @@ says "info names the limit" "--align 4K" directfs info $image
 step "run: a shared mapping is refused" sh -c "directfs run --image $image -- mapping /mnt/directfs/mapped-under-run; test \$? = 2"
 step "run: a private mapping" directfs run --image $image -- mapping /mnt/directfs/private-mapping private
 "#;
-    let of_2_mib = [PROMISED, "labels; namespace -m devdax -a 2M -s 256M\n", device, BATTERY, more];
-    for machine in machines_for("DAX devices of larger pages") {
-        machine.with_nvdimm(NVDIMM_BYTES).run(&of_2_mib.concat()).assert_all_steps();
-    }
+    let of_2_mib = [PROMISED, "labels; namespace -m devdax -a 2M -s 128M\n", device, BATTERY, more];
     let of_1_gib = r#"
 labels; namespace -m devdax -a 1G -s 2G
 image=$(ls /dev/dax*)
-step "mkfs" directfs mkfs $image
+step "mkfs" directfs mkfs $image --force
 step "run" directfs run --image $image -- sh -c 'cp /prelude /mnt/directfs && cmp /prelude /mnt/directfs/prelude'
 step "mount" directfs mount $image /mnt/a
 step "a mount's files" cmp /prelude /mnt/a/prelude
 step "umount" directfs umount /mnt/a
 step "fsck" directfs fsck -n $image
 "#;
-    for machine in machines_for("a DAX device of pages of 1 GiB") {
-        machine.with_nvdimm(3 << 30).run(&[of_1_gib, more].concat()).assert_all_steps();
+    for machine in machines_for("DAX devices of larger pages") {
+        machine.with_nvdimm(3 << 30).run(&[&of_2_mib[..], &[of_1_gib, more]].concat().concat()).assert_all_steps();
     }
 }
 
 #[test]
 fn files_on_dax_file_systems_serve_every_command() {
+    let mut script = PROMISED.to_owned();
     for (driver, make, options) in
-        [("ext4", "mkfs.ext4 -q -b 4096", "dax"), ("xfs", "mkfs.xfs -q -m reflink=0", "dax=always")]
+        [("ext4", "mkfs.ext4 -q -b 4096", "dax"), ("xfs", "mkfs.xfs -q -f -m reflink=0", "dax=always")]
     {
         let file_system = format!(
             r#"
-labels; namespace -m fsdax -s 480M
+labels; namespace -m fsdax -s 400M
 drivers {driver}
 step "{make}" {make} /dev/pmem0
 step "mount it" mount -o {options} /dev/pmem0 /mnt/b
 image=/mnt/b/image
 refuses "mkfs on the block device" "is a block device, not a regular file" directfs mkfs /dev/pmem0 --size 10M
-says "mkfs" "$promise" directfs mkfs $image --size 128M
+says "mkfs" "$promise" directfs mkfs $image --size 96M
 "#
         );
         let more = r#"
@@ -144,38 +142,39 @@ step "resize" directfs resize $image +32M
 step "trim" directfs trim $image
 step "umount the file system" umount /mnt/b
 "#;
-        for machine in machines_for("DAX files") {
-            machine.with_nvdimm(NVDIMM_BYTES).run(&[PROMISED, &file_system, BATTERY, more].concat()).assert_all_steps();
-        }
+        script += &[&file_system, BATTERY, more].concat();
+    }
+    for machine in machines_for("DAX files") {
+        machine.with_nvdimm(NVDIMM_BYTES).run(&script).assert_all_steps();
     }
 }
 
 #[test]
 fn a_removed_device_is_an_error_for_its_programs_and_whole_afterwards() {
-    for align in ["4K", "2M"] {
-        let script = format!("labels; namespace -m devdax -a {align} -s 256M\n");
-        let more = r#"
-image=/dev/dax0.0
-step "mkfs" directfs mkfs $image
+    let script = r#"
+for align in 4K 2M; do
+labels; namespace -m devdax -a $align -s 128M
+image=$(ls /dev/dax*); device=${image#/dev/}
+step "mkfs" directfs mkfs $image --force
 directfs run --image $image -- sh -c 'cp /prelude /mnt/directfs && exec mapping /mnt/directfs/kept keep' > /tmp/kept 2>&1 & run=$!
 await grep -q ready /tmp/kept
-step "unbind, in use" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/unbind'
+step "unbind, in use" sh -c "echo $device > /sys/bus/dax/drivers/device_dax/unbind"
 wait $run; code=$?
 says "the program gets an error" "ended: I/O error" sed 's/Input.output/I\/O/' /tmp/kept
 step "the launcher ends by itself, with code $code: $(cat /tmp/kept)" test $code -lt 128
 directfs mount $image /mnt/a > /dev/null 2>&1
-step "bind" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/bind'
+step "bind" sh -c "echo $device > /sys/bus/dax/drivers/device_dax/bind"
 await test -e $image
 step "what was there is there" directfs run --image $image -- cmp /prelude /mnt/directfs/prelude
 step "fsck" directfs fsck -n $image
 step "mount" directfs mount $image /mnt/a
-step "unbind below a mount" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/unbind'
+step "unbind below a mount" sh -c "echo $device > /sys/bus/dax/drivers/device_dax/unbind"
 refuses "a mount's files are errors" "error" sh -c 'echo 3 > /proc/sys/vm/drop_caches; LC_ALL=C cp /prelude /mnt/a/new'
 directfs umount /mnt/a > /dev/null 2>&1; umount -l /mnt/a 2> /dev/null
+done
 "#;
-        for machine in machines_for("a removed DAX device") {
-            machine.with_nvdimm(NVDIMM_BYTES).run(&[&script, more].concat()).assert_all_steps();
-        }
+    for machine in machines_for("a removed DAX device") {
+        machine.with_nvdimm(NVDIMM_BYTES).run(script).assert_all_steps();
     }
 }
 
@@ -379,7 +378,7 @@ mount -t proc proc /proc
 }
 
 #[test]
-fn every_returned_call_survives_power_cuts() {
+fn every_returned_call_survives_power_cuts_of_a_dax_device() {
     for machine in machines_for("power cuts of a DAX device") {
         let script = r#"
 labels; namespace -m devdax -a 4K -s 48M
@@ -388,6 +387,10 @@ directfs run --image /dev/dax0.0 -- sh -c 'mkdir /mnt/directfs/work; worker work
 "#;
         cuts::assert_nothing_is_lost(machine, cuts::Place::Device, script);
     }
+}
+
+#[test]
+fn every_returned_call_survives_power_cuts_of_a_dax_file() {
     for machine in machines_for("power cuts of a DAX file") {
         let script = r#"
 labels; namespace -m fsdax -s 48M
@@ -433,5 +436,23 @@ step "umount the file system" umount /mnt/b
             Ok(machine) => cuts::assert_a_disk_loses_nothing(machine, &script),
             Err(why) => skip(test, &why),
         }
+    }
+}
+
+/// Times of calls on DAX files beside ext4 and tmpfs. They are those of an emulated processor.
+#[test]
+#[ignore = "takes minutes, and prints figures"]
+fn calls_beside_ext4_dax_and_tmpfs() {
+    let script = r#"
+labels; namespace -m fsdax -s 896M
+drivers ext4
+step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem0
+step "mount it" mount -o dax /dev/pmem0 /mnt/b
+mkdir /mnt/b/image /mnt/b/directory
+directfs bench --quick --only calls --sizes 1000 --repeat 2 --image-in /mnt/b/image /mnt/b/directory < /dev/null
+step "the bench has ended" true
+"#;
+    for machine in machines_for("a bench on a DAX file system") {
+        machine.with_nvdimm(1 << 30).run(script).assert_all_steps();
     }
 }

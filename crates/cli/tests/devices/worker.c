@@ -138,6 +138,9 @@ static void work_and_sync(const char *disk, long first, long last, int by_files_
     }
 }
 
+/* Where the last comparison ended. */
+static char difference[200];
+
 static int is_as_expected(void) {
     static unsigned char bytes[2 * BYTES_MAX];
     int known = 0, listed = 0;
@@ -145,6 +148,7 @@ static int is_as_expected(void) {
         char p[16];
         path(p, name);
         int fd = open(p, O_RDONLY);
+        sprintf(difference, "%s is %s", p, fd >= 0 ? "there" : "not there");
         if ((fd >= 0) != files[name].exists)
             return 0;
         if (fd < 0)
@@ -152,7 +156,11 @@ static int is_as_expected(void) {
         known++;
         ssize_t size = read(fd, bytes, sizeof bytes);
         close(fd);
-        if (size != (ssize_t)files[name].size || memcmp(bytes, files[name].bytes, size))
+        size_t same = 0;
+        while (same < (size_t)size && same < files[name].size && bytes[same] == files[name].bytes[same])
+            same++;
+        sprintf(difference, "%s has %zd bytes, of which %zu are as in the %zu expected", p, size, same, files[name].size);
+        if (size != (ssize_t)files[name].size || same < (size_t)size)
             return 0;
     }
     DIR *directory = opendir(".");
@@ -160,6 +168,7 @@ static int is_as_expected(void) {
     while (readdir(directory))
         listed++;
     closedir(directory);
+    sprintf(difference, "%d names, and %d expected", listed - 2, known);
     return listed == known + 2;
 }
 
@@ -181,9 +190,11 @@ int main(int count, char **words) {
     long calls = atol(words[3]), more = atol(words[4]);
     for (long number = 0; number < calls; number++)
         step();
-    for (long number = 0; number <= more; number++, step())
+    for (long number = 0; number <= more; number++, step()) {
         if (is_as_expected())
             return 0;
+        printf("after %ld calls: %s\n", calls + number, difference);
+    }
     printf("after %ld calls: neither what they leave nor what up to %ld more do\n", calls, more);
     return 1;
 }
