@@ -96,6 +96,7 @@ impl Server<'_> {
             ),
             libc::EBUSY => anyhow!("the server on {point} is copying or trimming the image for another process"),
             libc::EAGAIN => ImageError::Overtaken { path: image }.into(),
+            libc::EHWPOISON => ImageError::LostContent { path: image }.into(),
             libc::ESRCH => anyhow!("the server on {point} does not see this process: it is in another PID namespace"),
             libc::EOPNOTSUPP => anyhow!(
                 "the image on {point} is used in place on a disk (no_commit), or its file system knows no holes: \

@@ -256,7 +256,16 @@ impl Adapter {
         arguments.skip(4)?;
         let (content, file) = (arguments.bytes(size as usize)?, (call.node, handle, flags));
         let (of_page, direct) = (write_flags & WRITE_CACHE != 0, self.direct.load(Relaxed));
-        let write = |offset, content: &[u8]| self.files.write(call.requester, file, offset, content, of_page);
+        // After a write that bypasses its cache the kernel sends no FSYNC for O_SYNC, O_DSYNC and
+        // RWF_DSYNC: the flags come with the request, and O_SYNC contains O_DSYNC.
+        let syncs = direct && !of_page && flags & libc::O_DSYNC != 0 && self.files.needs_sync();
+        let write = |offset, content: &[u8]| {
+            let count = self.files.write(call.requester, file, offset, content, of_page)?;
+            if syncs {
+                self.files.sync(call.node)?;
+            }
+            Ok(count)
+        };
         if direct && !of_page {
             return self.write_directly(call, (offset, content), write, reply);
         }

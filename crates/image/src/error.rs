@@ -327,6 +327,16 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// A part of the image cannot be copied, because its memory has an error.
+    #[error(
+        "cannot copy {}: it has a memory error (bad blocks: `ndctl list -M`); remove the files that `directfs fsck -n` lists and \
+         clear the bad blocks (`ndctl clear-errors`), or use `directfs export`, which goes on with all other files",
+        path.display()
+    )]
+    LostContent {
+        /// The image.
+        path: PathBuf,
+    },
     /// The engine's error.
     #[error("{}: {source}", path.display())]
     Engine {

@@ -17,7 +17,7 @@
 
 use super::extents::for_each_extent;
 use super::locks::{Byte, Lock, LockGuard, retry_until};
-use super::working::{Base, copy_file, copy_newest, image_length};
+use super::working::{Base, copy_file, copy_newest, image_length, read_for_copy};
 use super::working_file;
 use super::{CommitPolicy, Image, ImageError, OpenImage, RUNTIME_PARENT, lock_error, make, open_file, users};
 use engine::Platform;
@@ -140,8 +140,7 @@ fn copy_live(base: &Base<'_>, image: &Image, into: &File, watch: make::Watch<'_>
     let _marking = Marking::begin(&image.dram, tracking, image.length()).map_err(failed)?;
     let mut copy = LiveCopy { region: image.fs().pm(), tracking, file: into };
     into.set_len(image.length()).map_err(failed)?;
-    copy.copy_all(image, watch).map_err(|error| base.copy_error(error))?;
-    copy.copy_changes().map_err(failed)
+    copy.copy_all(image, watch).and_then(|()| copy.copy_changes()).map_err(|error| base.copy_error(error))
 }
 
 /// Marks are made while it exists.
@@ -192,7 +191,7 @@ impl LiveCopy<'_> {
         let mut copy = |start: u64, end: u64| {
             for at in (start..end).step_by(PIECE_BYTES as usize) {
                 let piece = &mut buffer[..PIECE_BYTES.min(end - at) as usize];
-                self.region.read_bytes(at, piece).map_err(|_| io::ErrorKind::InvalidData)?;
+                read_for_copy(self.region, at, piece)?;
                 self.file.write_all_at(piece, at)?;
                 if !watch(at, image.length()) {
                     return Err(io::ErrorKind::Interrupted.into());
@@ -245,8 +244,9 @@ impl LiveCopy<'_> {
     /// Passes the pages with marks to `each`, and clears the marks.
     fn read_marked(&self, each: &mut dyn FnMut(u64, &[u8; BLOCK_BYTES as usize])) -> io::Result<()> {
         let mut page = [0; BLOCK_BYTES as usize];
-        let flow = self.tracking.drain(&mut |marked| {
-            let read = self.region.read_bytes(marked.offset, &mut page);
+        let mut read = Ok(());
+        let _ = self.tracking.drain(&mut |marked| {
+            read = read_for_copy(self.region, marked.offset, &mut page);
             if read.is_err() {
                 return ControlFlow::Break(());
             }
@@ -254,7 +254,7 @@ impl LiveCopy<'_> {
             ControlFlow::Continue(())
         });
         self.tracking.clear_pending();
-        if flow.is_break() { Err(io::ErrorKind::InvalidData.into()) } else { Ok(()) }
+        read
     }
 }
 

@@ -29,7 +29,7 @@ use super::{ImageError, OpenImage, identity_of};
 use engine::format::{Geometry, MAGIC, Superblock, SuperblockError};
 use engine::{AttachOptions, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, RecoveryReport, superblock_with};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
-use pmem::{Access, BLOCK_BYTES, Backing, Direct, Mapping, Region, Residency, Tracking};
+use pmem::{Access, BLOCK_BYTES, Backing, Direct, LoadError, Mapping, Region, Residency, Tracking};
 use posix::commits::{
     ChunkBuffer, Commits, ImageFile, capacity_within, errno_of, tracking_at, working_bytes, working_bytes_before,
 };
@@ -448,11 +448,25 @@ impl<'a> Base<'a> {
     }
 
     pub(super) fn copy_error(&self, source: io::Error) -> ImageError {
-        match source.kind() {
-            io::ErrorKind::Interrupted => ImageError::Stopped { path: self.path.to_owned() },
+        let path = || self.path.to_owned();
+        match (source.kind(), source.raw_os_error()) {
+            (io::ErrorKind::Interrupted, _) => ImageError::Stopped { path: path() },
+            (_, Some(libc::EHWPOISON)) => ImageError::LostContent { path: path() },
+            // How the kernel reports bad blocks to a read of a DAX file.
+            (_, Some(libc::EIO)) if pmem::expects_memory_errors() => ImageError::LostContent { path: path() },
             _ => self.file_error("copy")(source),
         }
     }
+}
+
+/// Reads bytes of a mapped image for a copy of it. A memory error is EHWPOISON: zeros in its place
+/// would pass for content, and the image itself stays usable.
+pub(super) fn read_for_copy(region: &Region<Direct>, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    region.read_through(offset, into).map(drop).map_err(|error| match error {
+        LoadError::Lost => io::Error::from_raw_os_error(libc::EHWPOISON),
+        LoadError::Disk(errno) => io::Error::from_raw_os_error(errno),
+        _ => io::ErrorKind::InvalidData.into(),
+    })
 }
 
 /// A working copy that was made.
@@ -528,7 +542,7 @@ pub(super) fn copy_newest(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Res
             // SAFETY: mapped for reading, and nothing is stored through this region.
             let region = unsafe { newest.region_for_reading(Direct) };
             copy_pages(&copy, 0..length, &mut |offset, page| {
-                region.read_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData)?;
+                read_for_copy(&region, offset, page)?;
                 if watch(offset, length) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
             })
         }

@@ -567,6 +567,9 @@ fn memory_errors_below_content_are_errors_of_that_file_alone() {
         "the rest of the block is lost"
     );
     assert_eq!(thread.files().read(whole, 0, &mut bytes), Ok(bytes.len()));
+    let copied = scratch.image.copy_into(&tempfile::tempfile().unwrap(), &mut |_, _| true);
+    assert!(matches!(copied, Err(ImageError::LostContent { .. })), "a copy does not hold zeros instead: {copied:?}");
+    assert_eq!(thread.files().read(whole, 0, &mut bytes), Ok(bytes.len()), "and the image can be used");
     // A new block takes the place of the lost one, which no file gets from now on.
     thread.files().write(lost, 2 * PAGE, &[8; PAGE as usize]).unwrap();
     assert_eq!(thread.files().read(lost, 0, &mut bytes), Ok(bytes.len()));

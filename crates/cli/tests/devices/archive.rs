@@ -39,9 +39,9 @@ impl Archive {
         }
     }
 
-    /// Adds a program of this machine at the same place, with the libraries that it loads.
-    pub fn add_program(&mut self, program: &Path) {
-        self.add_copy(program, program);
+    /// Adds a program of this machine, with the libraries that it loads.
+    pub fn add_program(&mut self, program: &Path, name: &Path) {
+        self.add_copy(program, name);
         let listed = Command::new("ldd").arg(program).output().expect("ldd starts");
         for word in String::from_utf8_lossy(&listed.stdout).split_whitespace().filter(|word| word.starts_with('/')) {
             self.add_copy(Path::new(word), Path::new(word));

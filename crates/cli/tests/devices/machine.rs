@@ -6,6 +6,7 @@
 //! "FAILED: ...".
 
 use crate::archive::Archive;
+use crate::hardware::{Hardware, QEMU};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -15,12 +16,11 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(900);
 /// Printed after the last step.
 const END: &str = "the script has ended";
-/// Drivers that scripts use; further ones are loaded with them, but for the checksums of ext4.
-const MODULES: &[&str] =
-    &["nfit", "nd_pmem", "device_dax", "dax_pmem", "crc32c_generic", "crc32c_intel", "ext4", "xfs", "fuse"];
+/// What every machine can load besides the drivers of its hardware: `drivers NAME...` in a script.
+const FILE_SYSTEMS: &[&str] = &["ext4", "xfs", "fuse", "crc32c_generic"];
 const TOOLS: &[&str] =
     &["ndctl", "daxctl", "mkfs.ext4", "mkfs.xfs", "filefrag", "sh", "cp", "cat", "diff", "ls", "dd", "tar"];
-const OPTIONAL_TOOLS: &[&str] = &["sqlite3", APPARMOR_PARSER];
+const OPTIONAL_TOOLS: &[&str] = &["sqlite3", "cxl", APPARMOR_PARSER];
 const APPARMOR_PARSER: &str = "apparmor_parser";
 
 const INIT: &str = r#"#!/bin/busybox sh
@@ -28,8 +28,8 @@ const INIT: &str = r#"#!/bin/busybox sh
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 mkdir -p /dev/shm /dev/pts; mount -t tmpfs shm /dev/shm; mount -t devpts pts /dev/pts; mount -t tmpfs tmp /tmp
-for module in /modules/*.ko; do insmod $module || echo "FAILED: insmod $module"; done
 . /prelude
+drivers fuse crc32c_generic $(cat /hardware)
 . /script
 echo "the script has ended"
 sync; echo o > /proc/sysrq-trigger; sleep 1000
@@ -37,23 +37,31 @@ sync; echo o > /proc/sysrq-trigger; sleep 1000
 
 /// What scripts are made of.
 const PRELUDE: &str = r#"
+# drivers NAME...: loads drivers, and what they need. A driver without a list is in the kernel.
+drivers() {
+    for module in $(for name in "$@"; do cat /drivers/$name.list 2> /dev/null; done); do
+        insmod /drivers/$module 2> /dev/null || grep -q "^$(basename $module .ko | tr - _) " /proc/modules || echo "FAILED: insmod $module"
+    done
+}
+# ok WHAT: the line of a step that was right, with the seconds since the start.
+ok() { read seconds rest < /proc/uptime; echo "ok: $1 ($seconds s)"; } 2> /dev/null
 # step WHAT COMMAND...: the command succeeds.
 step() {
     what=$1; shift
-    if output=$("$@" 2>&1); then echo "ok: $what"; else echo "FAILED: $what: code $?: $output"; fi
+    if output=$("$@" 2>&1); then ok "$what"; else echo "FAILED: $what: code $?: $output"; fi
 }
 # says WHAT TEXT COMMAND...: the command succeeds, and its output holds the text.
 says() {
     what=$1 text=$2; shift 2
     output=$("$@" 2>&1); code=$?
-    case "$code $output" in "0 "*"$text"*) echo "ok: $what" ;; *) echo "FAILED: $what: code $code: $output" ;; esac
+    case "$code $output" in "0 "*"$text"*) ok "$what" ;; *) echo "FAILED: $what: code $code: $output" ;; esac
 }
 # refuses WHAT TEXT COMMAND...: the command fails by itself, and its output holds the text.
 refuses() {
     what=$1 text=$2; shift 2
     output=$("$@" 2>&1); code=$?
     case "$code $output" in "0 "* | 1[3-9][0-9]" "*) false ;; *"$text"*) true ;; *) false ;; esac &&
-        echo "ok: $what" || echo "FAILED: $what: code $code: $output"
+        ok "$what" || echo "FAILED: $what: code $code: $output"
 }
 # await COMMAND...: until the command succeeds, or minutes have passed.
 await() { tries=0; until "$@" || [ $tries -gt 1500 ]; do sleep 0.2; tries=$((tries + 1)); done; }
@@ -72,8 +80,7 @@ struct Parts {
 /// A machine that has not been started.
 pub struct Machine {
     parts: &'static Parts,
-    nvdimm_bytes: u64,
-    keeps_without_power: bool,
+    hardware: Vec<Hardware>,
     kernel_options: &'static str,
 }
 
@@ -83,6 +90,23 @@ pub struct Cut {
     pub nvdimm: PathBuf,
     /// Calls that had returned.
     pub calls: u64,
+}
+
+/// Numbers that differ from run to run.
+pub struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Random {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Random(now.as_nanos() as u64)
+    }
+}
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
 }
 
 /// What a machine printed.
@@ -95,24 +119,25 @@ pub fn program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// A machine for each kernel, or why there is none here.
+/// A machine without further hardware for each kernel, or why there is none here.
 pub fn machines() -> Result<Vec<Machine>, String> {
     static PARTS: OnceLock<Result<Vec<Parts>, String>> = OnceLock::new();
     let parts = PARTS.get_or_init(find_parts).as_ref().map_err(Clone::clone)?;
-    let machine = |parts| Machine { parts, nvdimm_bytes: 512 << 20, keeps_without_power: true, kernel_options: "" };
+    let machine = |parts| Machine { parts, hardware: Vec::new(), kernel_options: "" };
     Ok(parts.iter().map(machine).collect())
 }
 
 impl Machine {
-    /// With an NVDIMM of this size.
-    pub fn with_nvdimm(mut self, bytes: u64) -> Machine {
-        self.nvdimm_bytes = bytes;
-        self
+    /// With this, or why not.
+    pub fn with(mut self, hardware: Hardware) -> Result<Machine, String> {
+        hardware.check()?;
+        self.hardware.push(hardware);
+        Ok(self)
     }
 
-    /// With firmware that does not say that the NVDIMM keeps its bytes without power.
-    pub fn without_persistence_domain(mut self) -> Machine {
-        self.keeps_without_power = false;
+    /// With an NVDIMM of this size.
+    pub fn with_nvdimm(mut self, bytes: u64) -> Machine {
+        self.hardware.push(Hardware::Nvdimm { bytes, keeps_without_power: true });
         self
     }
 
@@ -126,10 +151,15 @@ impl Machine {
     /// Runs a script, and returns when the machine is off.
     pub fn run(self, script: &str) -> Console {
         let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let mut running = self.start(script, place.path());
+        self.run_in(place.path(), script)
+    }
+
+    /// Runs a script, and leaves the files of the hardware in a directory.
+    pub fn run_in(self, place: &Path, script: &str) -> Console {
+        let mut running = self.start(script, place);
         let is_over = running.ends_within(LIMIT);
         drop(running);
-        let console = console(place.path());
+        let console = console(place);
         assert!(is_over && console.contains(END), "the machine did not end its script:\n{console}");
         Console(console)
     }
@@ -140,17 +170,17 @@ impl Machine {
         let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut running = self.start(script, place.path());
         let calls = || std::fs::metadata(place.path().join("calls")).map_or(0, |calls| calls.len());
-        let mut random = u64::from(std::process::id()) << 20 | calls();
+        let mut random = Random::default();
         let mut wanted = 1;
         for number in 0..count {
             // So many calls later than the last time, and then between two instructions.
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            wanted += random >> 33 & 511;
+            wanted += random.below(512);
+            let pause = Duration::from_micros(100 + random.below(4096));
             let start = Instant::now();
             while calls() < wanted {
                 let ended = running.0.try_wait().expect("it is a child");
                 assert!(ended.is_none() && start.elapsed() < LIMIT, "it did not work:\n{}", console(place.path()));
-                std::thread::sleep(Duration::from_micros(100 + (random >> 20 & 4095)));
+                std::thread::sleep(pause);
             }
             running.signal(libc::SIGSTOP);
             let nvdimm = place.path().join(format!("cut-{number}"));
@@ -167,24 +197,26 @@ impl Machine {
         let at = |name: &str| place.join(name);
         let mut root = Archive::default();
         root.add("script", script.as_bytes(), 0o644);
+        let drivers: Vec<&str> = self.hardware.iter().flat_map(|one| one.drivers()).copied().collect();
+        root.add("hardware", drivers.join(" ").as_bytes(), 0o644);
         // The kernel unpacks both, one after the other.
         std::fs::write(at("root"), [&self.parts.root[..], &root.finish()].concat()).unwrap();
-        std::fs::File::create(at("nvdimm")).unwrap().set_len(self.nvdimm_bytes).unwrap();
-        let machine =
-            if self.keeps_without_power { "pc,nvdimm=on,nvdimm-persistence=mem-ctrl" } else { "pc,nvdimm=on" };
-        let memory = format!(
-            "memory-backend-file,id=memory,share=on,mem-path={},size={}",
-            at("nvdimm").display(),
-            self.nvdimm_bytes
-        );
-        let mut command = Command::new("qemu-system-x86_64");
+        let mut command = Command::new(QEMU);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        let has_cxl = self.hardware.iter().any(|&one| matches!(one, Hardware::CxlPersistent | Hardware::CxlVolatile));
+        // In a virtual machine that shows itself as one the kernel sets up no CXL memory.
+        let (board, processor) = if has_cxl { ("q35", "max,hypervisor=off") } else { ("pc", "max") };
+        let board: Vec<&str> =
+            [board].into_iter().chain(self.hardware.iter().filter_map(|one| one.machine())).collect();
         // One processor: emulated ones wait for each other.
-        command.args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "1G,slots=4,maxmem=16G", "-machine", machine]);
-        command.args(["-object", &memory, "-device", "nvdimm,id=nvdimm,memdev=memory,label-size=128K"]);
+        command.args(["-accel", "tcg", "-smp", "1", "-m", "1G,slots=4,maxmem=16G"]);
+        command.args(["-cpu", processor, "-machine", &board.join(",")]);
+        command.args(self.hardware.iter().flat_map(|one| one.options(place)));
         command.arg("-kernel").arg(&self.parts.kernel).arg("-initrd").arg(at("root"));
-        // Under load the kernel takes a late timer for a broken one.
-        let options = format!("console=ttyS0 no_timer_check loglevel=3 panic=-1 {}", self.kernel_options);
+        // Under load the kernel takes a late timer for a broken one. Mitigations and tests of ciphers
+        // cost an emulated processor seconds.
+        let options = "console=ttyS0 no_timer_check loglevel=3 panic=-1 mitigations=off cryptomgr.notests";
+        let options = format!("{options} {}", self.kernel_options);
         command.args(["-append", &options]);
         command.arg("-serial").arg(format!("file:{}", at("console").display()));
         command.arg("-debugcon").arg(format!("file:{}", at("calls").display()));
@@ -253,30 +285,47 @@ fn find_parts() -> Result<Vec<Parts>, String> {
         root.add_directory(directory);
     }
     let busybox = program("busybox").unwrap_or_default();
-    root.add_copy(&busybox, Path::new("bin/busybox"));
-    root.add_program(&busybox);
+    root.add_program(&busybox, Path::new("bin/busybox"));
     let optional = OPTIONAL_TOOLS.iter().filter(|tool| program(tool).is_some());
     for tool in TOOLS.iter().chain(optional) {
-        root.add_program(&program(tool).unwrap_or_default());
+        let tool = program(tool).unwrap_or_default();
+        root.add_program(&tool, &tool);
     }
     let directfs = Path::new(env!("CARGO_BIN_EXE_directfs"));
-    root.add_copy(directfs, Path::new("usr/local/bin/directfs"));
-    root.add_program(directfs);
+    root.add_program(directfs, Path::new("usr/local/bin/directfs"));
     for name in ["mapping", "worker"] {
         let compiled = compile(name);
-        root.add_copy(&compiled, &Path::new("usr/local/bin").join(name));
-        root.add_program(&compiled);
+        root.add_program(&compiled, &Path::new("usr/local/bin").join(name));
     }
     root.add("init", INIT.as_bytes(), 0o755);
     root.add("prelude", PRELUDE.as_bytes(), 0o644);
-    let with_modules = |(kernel, modules): (PathBuf, Vec<PathBuf>)| {
-        let mut root = root.clone();
-        for (index, module) in modules.iter().enumerate() {
-            root.add(format!("modules/{index:03}.ko"), &decompressed(module)?, 0o644);
+    kernels
+        .into_iter()
+        .map(|Kernel { image, modules }| {
+            let mut root = root.clone();
+            add_drivers(&mut root, &modules)?;
+            Ok(Parts { kernel: image, root: root.finish() })
+        })
+        .collect()
+}
+
+/// Adds the modules of all drivers that machines use, and for each driver a list of those that it
+/// needs, in the order in which they are loaded.
+fn add_drivers(root: &mut Archive, modules: &Path) -> Result<(), String> {
+    let index =
+        std::fs::read_to_string(modules.join("modules.dep")).map_err(|error| format!("modules.dep: {error}"))?;
+    let lines = || index.lines().filter_map(|line| line.split_once(':'));
+    for driver in Hardware::DRIVERS.iter().chain(FILE_SYSTEMS) {
+        let Some((module, needs)) = lines().find(|(module, _)| module_name(module) == *driver) else { continue };
+        let mut list = String::new();
+        for needed in needs.split_whitespace().rev().chain([module]) {
+            let name = format!("{}.ko", module_name(needed));
+            root.add(format!("drivers/{name}"), &decompressed(&modules.join(needed))?, 0o644);
+            list += &format!("{name}\n");
         }
-        Ok(Parts { kernel, root: root.finish() })
-    };
-    kernels.into_iter().map(with_modules).collect()
+        root.add(format!("drivers/{driver}.list"), list.as_bytes(), 0o644);
+    }
+    Ok(())
 }
 
 /// Compiles a program of this test.
@@ -288,10 +337,16 @@ pub fn compile(name: &str) -> PathBuf {
     compiled
 }
 
-/// Kernels and their modules, in the order in which they are loaded: those that `TEST_KERNEL`
-/// names, with colons between them, or the newest that is installed. A kernel is a package of
-/// Debian, or what one was unpacked to; a folder with packages stands for all of them.
-fn find_kernels() -> Result<Vec<(PathBuf, Vec<PathBuf>)>, String> {
+/// A kernel, and the folder with its modules.
+struct Kernel {
+    image: PathBuf,
+    modules: PathBuf,
+}
+
+/// The kernels that `TEST_KERNEL` names, with colons between them, or the newest that is installed.
+/// A kernel is a package of Debian, or what one was unpacked to; a folder with packages stands for
+/// all of them.
+fn find_kernels() -> Result<Vec<Kernel>, String> {
     let named = std::env::var_os("TEST_KERNEL").unwrap_or("/".into());
     let packages_in = |place: &Path| {
         let entries = std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -314,8 +369,8 @@ fn find_kernels() -> Result<Vec<(PathBuf, Vec<PathBuf>)>, String> {
     Ok(kernels)
 }
 
-/// The kernel of a package or folder, and its modules.
-fn find_kernel(mut place: PathBuf) -> Result<(PathBuf, Vec<PathBuf>), String> {
+/// The kernel of a package or folder.
+fn find_kernel(mut place: PathBuf) -> Result<Kernel, String> {
     let none = "there is no kernel: install one, or set TEST_KERNEL to a package that \
                 `apt-get download linux-image-...` brings";
     if place.is_file() {
@@ -329,10 +384,18 @@ fn find_kernel(mut place: PathBuf) -> Result<(PathBuf, Vec<PathBuf>), String> {
         versions.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     versions.sort_by_key(|version| numbers(version));
     for version in versions.iter().rev() {
-        let kernel = place.join("boot").join(format!("vmlinuz-{version}"));
-        if kernel.is_file() {
-            return Ok((kernel, find_modules(&place, version)?));
+        let image = place.join("boot").join(format!("vmlinuz-{version}"));
+        let modules = place.join("lib/modules").join(version);
+        if !image.is_file() {
+            continue;
         }
+        if !modules.join("modules.dep").is_file() {
+            // A package is indexed when it is installed.
+            let depmod = program("depmod").ok_or("there is no depmod (Debian: kmod)")?;
+            let indexed = Command::new(depmod).arg("-b").arg(&place).arg(version).status();
+            indexed.map_err(|error| format!("depmod: {error}"))?;
+        }
+        return Ok(Kernel { image, modules });
     }
     Err(none.to_owned())
 }
@@ -340,33 +403,6 @@ fn find_kernel(mut place: PathBuf) -> Result<(PathBuf, Vec<PathBuf>), String> {
 /// The numbers of a version, by which it is compared.
 fn numbers(version: &str) -> Vec<u64> {
     version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
-}
-
-fn find_modules(place: &Path, version: &str) -> Result<Vec<PathBuf>, String> {
-    let folder = place.join("lib/modules").join(version);
-    if !folder.join("modules.dep").is_file() {
-        // A package is indexed when it is installed.
-        let indexed = Command::new(program("depmod").ok_or("there is no depmod (Debian: kmod)")?)
-            .arg("-b")
-            .arg(place)
-            .arg(version)
-            .status();
-        indexed.map_err(|error| format!("depmod: {error}"))?;
-    }
-    let index = std::fs::read_to_string(folder.join("modules.dep")).map_err(|error| format!("modules.dep: {error}"))?;
-    let mut order = Vec::new();
-    for wanted in MODULES {
-        let line = index.lines().find(|line| module_name(line.split(':').next().unwrap_or_default()) == *wanted);
-        // Without a line it is a part of the kernel.
-        let Some((module, needs)) = line.and_then(|line| line.split_once(':')) else { continue };
-        for needed in needs.split_whitespace().rev().chain([module]) {
-            let needed = folder.join(needed);
-            if !order.contains(&needed) {
-                order.push(needed);
-            }
-        }
-    }
-    Ok(order)
 }
 
 fn module_name(path: &str) -> String {

@@ -7,17 +7,20 @@
 
 mod archive;
 mod cuts;
+mod disklog;
+mod hardware;
 mod machine;
 
+use hardware::Hardware;
 use machine::{Machine, machines};
 
 /// Uses an image on a device or a DAX file, `$image`, with all commands that read or change one.
 const BATTERY: &str = r#"
 says "info" "$promise" directfs info $image
-step "run: copy a tree" directfs run --image $image -- sh -c 'cp -r /prelude /script /modules /mnt/directfs && diff -r /modules /mnt/directfs/modules'
+step "run: copy a tree" directfs run --image $image -- sh -c 'cp -r /prelude /script /drivers /mnt/directfs && diff -r /drivers /mnt/directfs/drivers'
 step "fsck of an image that was used" directfs fsck -n $image
 step "mount" directfs mount $image /mnt/a
-step "mount: the tree is there" diff -r /modules /mnt/a/modules
+step "mount: the tree is there" diff -r /drivers /mnt/a/drivers
 step "mount: mappings" mapping /mnt/a/mapped
 says "ps" directfs directfs ps $image
 step "umount" directfs umount /mnt/a
@@ -28,9 +31,9 @@ says "stats" "" directfs stats $image
 step "umount of it" directfs umount /mnt/a
 step "snapshot" directfs snapshot $image /tmp/snapshot
 step "fsck of the snapshot" directfs fsck -n /tmp/snapshot
-step "the snapshot has the tree" directfs run --image /tmp/snapshot -- diff -r /modules /mnt/directfs/modules
+step "the snapshot has the tree" directfs run --image /tmp/snapshot -- diff -r /drivers /mnt/directfs/drivers
 rm -f /tmp/snapshot
-step "export" sh -c "directfs export $image > /tmp/tar && tar tf /tmp/tar | grep -q modules/000.ko"
+step "export" sh -c "directfs export $image > /tmp/tar && tar tf /tmp/tar | grep -q drivers/"
 rm -f /tmp/tar
 step "import" sh -c "directfs run --image $image -- mkdir /mnt/directfs/in; tar cf - -C / prelude | directfs import $image --to /in"
 step "what was imported" directfs run --image $image -- cmp /prelude /mnt/directfs/in/prelude
@@ -48,18 +51,25 @@ step "fsck at the end" directfs fsck -n $image
 
 const PROMISED: &str = "promise='Completed calls survive a power failure'\n";
 
+/// Bytes of most NVDIMMs.
+const NVDIMM_BYTES: u64 = 512 << 20;
+
 /// A machine for each kernel; none, with a word, where there can be none.
 fn machines_for(test: &str) -> Vec<Machine> {
     machines().unwrap_or_else(|why| {
-        eprintln!("\n*** SKIPPED: {test}: {why} ***\n");
+        skip(test, &why);
         Vec::new()
     })
+}
+
+fn skip(test: &str, why: &str) {
+    eprintln!("\n*** SKIPPED: {test}: {why} ***\n");
 }
 
 #[test]
 fn a_dax_device_serves_every_command_and_mapping() {
     let script = r#"
-labels; namespace -m devdax -a 4K -s 256M
+labels; namespace -m devdax -a 4K -s 128M
 image=/dev/dax0.0
 refuses "info without an image" "" directfs info $image
 refuses "mkfs with a size" "has its own size" directfs mkfs $image --size 100M
@@ -74,11 +84,11 @@ if [ -e /usr/bin/sqlite3 ]; then
 fi
 refuses "resize" "its own size" directfs resize $image +32M
 refuses "trim" "cannot give space back" directfs trim $image
-says "mkfs --from" "" directfs mkfs $image --force --from /modules
-step "its content" directfs run --image $image -- diff -r /modules /mnt/directfs
+says "mkfs --from" "" directfs mkfs $image --force --from /drivers
+step "its content" directfs run --image $image -- diff -r /drivers /mnt/directfs
 "#;
     for machine in machines_for("a DAX device of pages of 4 KiB") {
-        machine.run(&[PROMISED, script, BATTERY, more].concat()).assert_all_steps();
+        machine.with_nvdimm(NVDIMM_BYTES).run(&[PROMISED, script, BATTERY, more].concat()).assert_all_steps();
     }
 }
 
@@ -93,36 +103,37 @@ says "info names the limit" "--align 4K" directfs info $image
 step "run: a shared mapping is refused" sh -c "directfs run --image $image -- mapping /mnt/directfs/mapped-under-run; test \$? = 2"
 step "run: a private mapping" directfs run --image $image -- mapping /mnt/directfs/private-mapping private
 "#;
-    let of_2_mib = [PROMISED, "labels; namespace -m devdax -a 2M -s 256M\n", device, BATTERY, more];
-    for machine in machines_for("DAX devices of larger pages") {
-        machine.run(&of_2_mib.concat()).assert_all_steps();
-    }
+    let of_2_mib = [PROMISED, "labels; namespace -m devdax -a 2M -s 128M\n", device, BATTERY, more];
     let of_1_gib = r#"
 labels; namespace -m devdax -a 1G -s 2G
 image=$(ls /dev/dax*)
-step "mkfs" directfs mkfs $image
+step "mkfs" directfs mkfs $image --force
 step "run" directfs run --image $image -- sh -c 'cp /prelude /mnt/directfs && cmp /prelude /mnt/directfs/prelude'
 step "mount" directfs mount $image /mnt/a
 step "a mount's files" cmp /prelude /mnt/a/prelude
 step "umount" directfs umount /mnt/a
 step "fsck" directfs fsck -n $image
 "#;
-    for machine in machines_for("a DAX device of pages of 1 GiB") {
-        machine.with_nvdimm(3 << 30).run(&[of_1_gib, more].concat()).assert_all_steps();
+    for machine in machines_for("DAX devices of larger pages") {
+        machine.with_nvdimm(3 << 30).run(&[&of_2_mib[..], &[of_1_gib, more]].concat().concat()).assert_all_steps();
     }
 }
 
 #[test]
 fn files_on_dax_file_systems_serve_every_command() {
-    for (make, options) in [("mkfs.ext4 -q -b 4096", "dax"), ("mkfs.xfs -q -m reflink=0", "dax=always")] {
+    let mut script = PROMISED.to_owned();
+    for (driver, make, options) in
+        [("ext4", "mkfs.ext4 -q -b 4096", "dax"), ("xfs", "mkfs.xfs -q -f -m reflink=0", "dax=always")]
+    {
         let file_system = format!(
             r#"
-labels; namespace -m fsdax -s 480M
+labels; namespace -m fsdax -s 400M
+drivers {driver}
 step "{make}" {make} /dev/pmem0
 step "mount it" mount -o {options} /dev/pmem0 /mnt/b
 image=/mnt/b/image
 refuses "mkfs on the block device" "is a block device, not a regular file" directfs mkfs /dev/pmem0 --size 10M
-says "mkfs" "$promise" directfs mkfs $image --size 128M
+says "mkfs" "$promise" directfs mkfs $image --size 96M
 "#
         );
         let more = r#"
@@ -131,54 +142,132 @@ step "resize" directfs resize $image +32M
 step "trim" directfs trim $image
 step "umount the file system" umount /mnt/b
 "#;
-        for machine in machines_for("DAX files") {
-            machine.run(&[PROMISED, &file_system, BATTERY, more].concat()).assert_all_steps();
-        }
+        script += &[&file_system, BATTERY, more].concat();
+    }
+    for machine in machines_for("DAX files") {
+        machine.with_nvdimm(NVDIMM_BYTES).run(&script).assert_all_steps();
     }
 }
 
 #[test]
 fn a_removed_device_is_an_error_for_its_programs_and_whole_afterwards() {
-    for align in ["4K", "2M"] {
-        let script = format!("labels; namespace -m devdax -a {align} -s 256M\n");
-        let more = r#"
-image=/dev/dax0.0
-step "mkfs" directfs mkfs $image
+    let script = r#"
+for align in 4K 2M; do
+labels; namespace -m devdax -a $align -s 128M
+image=$(ls /dev/dax*); device=${image#/dev/}
+step "mkfs" directfs mkfs $image --force
 directfs run --image $image -- sh -c 'cp /prelude /mnt/directfs && exec mapping /mnt/directfs/kept keep' > /tmp/kept 2>&1 & run=$!
 await grep -q ready /tmp/kept
-step "unbind, in use" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/unbind'
+step "unbind, in use" sh -c "echo $device > /sys/bus/dax/drivers/device_dax/unbind"
 wait $run; code=$?
 says "the program gets an error" "ended: I/O error" sed 's/Input.output/I\/O/' /tmp/kept
 step "the launcher ends by itself, with code $code: $(cat /tmp/kept)" test $code -lt 128
 directfs mount $image /mnt/a > /dev/null 2>&1
-step "bind" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/bind'
+step "bind" sh -c "echo $device > /sys/bus/dax/drivers/device_dax/bind"
 await test -e $image
 step "what was there is there" directfs run --image $image -- cmp /prelude /mnt/directfs/prelude
 step "fsck" directfs fsck -n $image
 step "mount" directfs mount $image /mnt/a
-step "unbind below a mount" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/unbind'
+step "unbind below a mount" sh -c "echo $device > /sys/bus/dax/drivers/device_dax/unbind"
 refuses "a mount's files are errors" "error" sh -c 'echo 3 > /proc/sys/vm/drop_caches; LC_ALL=C cp /prelude /mnt/a/new'
 directfs umount /mnt/a > /dev/null 2>&1; umount -l /mnt/a 2> /dev/null
+done
 "#;
-        for machine in machines_for("a removed DAX device") {
-            machine.run(&[&script, more].concat()).assert_all_steps();
-        }
+    for machine in machines_for("a removed DAX device") {
+        machine.with_nvdimm(NVDIMM_BYTES).run(script).assert_all_steps();
     }
 }
 
 #[test]
 fn memory_of_which_the_kernel_knows_nothing_promises_nothing() {
     let script = r#"
+says "mkfs without a device" "" sh -c '! directfs mkfs /dev/dax0.0'
+refuses "and why" "No such file" directfs mkfs /dev/dax0.0
 labels; namespace -m devdax -a 4K -s 128M
 says "mkfs of a device" "is not known" directfs mkfs /dev/dax0.0
 says "info of a device" "is not known" directfs info /dev/dax0.0
 namespace -m fsdax -s 128M
+drivers ext4
 step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem0.1
 step "mount it" mount -o dax /dev/pmem0.1 /mnt/b
 says "mkfs of a file" "is not known" directfs mkfs /mnt/b/image --size 32M
+umount /mnt/b
+step "virtio-pmem" test -b /dev/pmem1
+step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem1
+step "mount it" mount -o dax /dev/pmem1 /mnt/b
+says "mkfs of a file on virtio-pmem" "What was synced" directfs mkfs /mnt/b/image --size 32M
+umount /mnt/b
+step "a namespace of virtio-pmem as a device" ndctl create-namespace -f -e namespace1.0 -m devdax -a 4K -M mem
+says "mkfs of a device of virtio-pmem" "is not known" directfs mkfs /dev/dax1.0
+step "run" directfs run --image /dev/dax1.0 -- sh -c 'cp /prelude /mnt/directfs && cmp /prelude /mnt/directfs/prelude'
+step "fsck" directfs fsck -n /dev/dax1.0
 "#;
-    for machine in machines_for("an NVDIMM without a persistence domain") {
-        machine.without_persistence_domain().run(script).assert_all_steps();
+    let nvdimm = Hardware::Nvdimm { bytes: NVDIMM_BYTES, keeps_without_power: false };
+    for machine in machines_for("memory without a persistence domain") {
+        match machine.with(nvdimm).and_then(|machine| machine.with(Hardware::VirtioPmem)) {
+            Ok(machine) => machine.run(script).assert_all_steps(),
+            Err(why) => skip("memory without a persistence domain", &why),
+        }
+    }
+}
+
+/// Uses an image on CXL memory. QEMU 7 emulates such memory, but reads do not return what was
+/// written.
+const USE_CXL: &str = r#"
+if [ $keeps ]; then
+step "run" directfs run --image /dev/dax0.0 -- sh -c 'cp /prelude /mnt/directfs && cmp /prelude /mnt/directfs/prelude'
+step "mount" directfs mount /dev/dax0.0 /mnt/a
+step "a mount's files" cmp /prelude /mnt/a/prelude
+step "umount" directfs umount /mnt/a
+step "fsck" directfs fsck -n /dev/dax0.0
+fi
+"#;
+
+#[test]
+fn cxl_memory_in_the_mode_pmem_is_persistent() {
+    let script = r#"
+step "a region" cxl create-region -t pmem -d decoder0.0 -m mem0
+step "a block device" ndctl create-namespace -m fsdax -M mem
+step "write to it" dd if=/prelude of=/dev/pmem0 bs=512 count=4 conv=fsync
+echo 3 > /proc/sys/vm/drop_caches
+step "read it" dd if=/dev/pmem0 of=/tmp/read bs=512 count=4
+cmp -s -n 2048 /prelude /tmp/read && keeps=yes || ok "SKIPPED: the CXL memory of this QEMU does not keep what is written"
+step "a device" ndctl create-namespace -f -e namespace0.0 -m devdax -a 4K -M mem
+says "mkfs" "Completed calls survive a power failure" directfs mkfs --force /dev/dax0.0
+"#;
+    let test = "CXL memory in the mode pmem";
+    for machine in machines_for(test) {
+        match machine.with(Hardware::CxlPersistent) {
+            Ok(machine) => machine.run(&[script, USE_CXL].concat()).assert_all_steps(),
+            Err(why) => skip(test, &why),
+        }
+    }
+}
+
+#[test]
+fn cxl_memory_in_the_mode_ram_promises_nothing_without_power() {
+    let script = r#"
+cd /sys/bus/cxl/devices
+if [ -e decoder0.0/create_ram_region ]; then
+keeps=yes
+region=$(cat decoder0.0/create_ram_region)
+step "a region" sh -ec "
+    echo $region > decoder0.0/create_ram_region
+    echo ram > decoder2.0/mode; echo 0x10000000 > decoder2.0/dpa_size
+    cd $region; echo 256 > interleave_granularity; echo 1 > interleave_ways; echo 0x10000000 > size
+    echo decoder2.0 > target0; echo 1 > commit; echo $region > /sys/bus/cxl/drivers/cxl_region/bind"
+cd /
+step "a device" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/new_id'
+says "mkfs" "not a power failure" directfs mkfs /dev/dax0.0
+else ok "SKIPPED: this kernel has no regions of CXL memory in the mode ram"
+fi
+"#;
+    let test = "CXL memory in the mode ram";
+    for machine in machines_for(test) {
+        match machine.with(Hardware::CxlVolatile) {
+            Ok(machine) => machine.run(&[script, USE_CXL].concat()).assert_all_steps(),
+            Err(why) => skip(test, &why),
+        }
     }
 }
 
@@ -186,25 +275,31 @@ says "mkfs of a file" "is not known" directfs mkfs /mnt/b/image --size 32M
 fn memory_errors_are_errors_of_the_files_that_lie_there() {
     let script = r#"
 labels; namespace -m fsdax -s 480M
+drivers ext4
 step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem0
 step "mount it" mount -o dax /dev/pmem0 /mnt/b
 image=/mnt/b/image
 step "mkfs" directfs mkfs $image --size 128M
-step "a file of 60 MiB" directfs run --image $image -- sh -c 'cp -r /modules /mnt/directfs; dd if=/dev/zero of=/mnt/directfs/file bs=1M count=60'
+step "a file of 60 MiB" directfs run --image $image -- sh -c 'cp -r /drivers /mnt/directfs; dd if=/dev/zero of=/mnt/directfs/file bs=1M count=60'
 sector=$(filefrag -v -b512 $image | awk '$1 == "0:" {gsub(/\./, "", $4); print $4}')
 step "bad blocks in the middle of it" sh -c "echo $((sector + 40 * 2048)) 2048 > /sys/block/pmem0/badblocks"
-step "run: other files" directfs run --image $image -- diff -r /modules /mnt/directfs/modules
-step "run: a new file" directfs run --image $image -- sh -c 'cp -r /modules /mnt/directfs/more; diff -r /modules /mnt/directfs/more'
+step "run: other files" directfs run --image $image -- diff -r /drivers /mnt/directfs/drivers
+step "run: a new file" directfs run --image $image -- sh -c 'cp -r /drivers /mnt/directfs/more; diff -r /drivers /mnt/directfs/more'
 refuses "fsck lists the file" "content-lost" directfs fsck -n $image
 refuses "fsck: and its path" "/file" directfs fsck -n $image
 case $(uname -r) in [1-5].* | 6.[0-5].*) echo "ok: SKIPPED: this kernel maps listed bad blocks, and the emulated ones have no error" ;; *)
 refuses "run names the error" "has a memory error" directfs run --image $image -- sh -c 'cat /mnt/directfs/file > /dev/null'
 refuses "export names it" "incomplete: ./file" sh -c "directfs export $image > /tmp/tar"
-step "export: all else is there" sh -c "mkdir /tmp/out; tar xf /tmp/tar -C /tmp/out; diff -r /modules /tmp/out/more"
+step "export: all else is there" sh -c "mkdir /tmp/out; tar xf /tmp/tar -C /tmp/out; diff -r /drivers /tmp/out/more"
 rm -rf /tmp/tar /tmp/out
+refuses "snapshot" "memory error" directfs snapshot $image /tmp/copy
+refuses "clone" "memory error" directfs clone $image /tmp/copy
+step "no copy is left" test ! -e /tmp/copy
 step "mount" directfs mount $image /mnt/a
+refuses "mount: snapshot" "memory error" directfs snapshot $image /tmp/copy
+step "mount: no copy is left" test ! -e /tmp/copy
 refuses "mount: the file" "" cp /mnt/a/file /dev/null
-step "mount: other files" diff -r /modules /mnt/a/more
+step "mount: other files" diff -r /drivers /mnt/a/more
 step "mount: the file goes" rm /mnt/a/file
 step "mount: writes" sh -c 'dd if=/dev/zero of=/mnt/a/fill bs=1M count=60'
 step "mount: reads" cp /mnt/a/fill /dev/null
@@ -216,7 +311,7 @@ refuses "metadata is damage" "memory error" directfs fsck -n $image
 umount /mnt/b
 "#;
     for machine in machines_for("memory errors") {
-        machine.run(script).assert_all_steps();
+        machine.with_nvdimm(NVDIMM_BYTES).run(script).assert_all_steps();
     }
 }
 
@@ -253,7 +348,7 @@ step "a profile that only complains" run complaining /mnt/directfs/file
     for machine in machines_for(test) {
         match machine.with_apparmor() {
             Ok(machine) => machine.run(script).assert_all_steps(),
-            Err(why) => eprintln!("\n*** SKIPPED: {test}: {why} ***\n"),
+            Err(why) => skip(test, &why),
         }
     }
 }
@@ -268,7 +363,7 @@ step "mount" directfs mount $image /mnt/a
 step "a file" cp /prelude /mnt/a/prelude
 step "umount" directfs umount /mnt/a
 step "resize" directfs resize $image +32M
-step "mkfs --from" directfs mkfs /tmp/filled --size 64M --from /modules
+step "mkfs --from" directfs mkfs /tmp/filled --size 64M --from /drivers
 step "run" directfs run --image $image -- cmp /prelude /mnt/directfs/prelude
 echo 0 > /proc/sys/vm/overcommit_memory
 umount /proc; mount -t proc -o subset=pid proc /proc
@@ -283,7 +378,7 @@ mount -t proc proc /proc
 }
 
 #[test]
-fn every_returned_call_survives_power_cuts() {
+fn every_returned_call_survives_power_cuts_of_a_dax_device() {
     for machine in machines_for("power cuts of a DAX device") {
         let script = r#"
 labels; namespace -m devdax -a 4K -s 48M
@@ -292,14 +387,72 @@ directfs run --image /dev/dax0.0 -- sh -c 'mkdir /mnt/directfs/work; worker work
 "#;
         cuts::assert_nothing_is_lost(machine, cuts::Place::Device, script);
     }
+}
+
+#[test]
+fn every_returned_call_survives_power_cuts_of_a_dax_file() {
     for machine in machines_for("power cuts of a DAX file") {
         let script = r#"
 labels; namespace -m fsdax -s 48M
+drivers ext4
 mkfs.ext4 -q -b 4096 /dev/pmem0; mount -o dax /dev/pmem0 /mnt/b
 directfs mkfs /mnt/b/image --size 24M; sync; umount /mnt/b; mount -o dax /dev/pmem0 /mnt/b
 directfs mount -o cache=0 /mnt/b/image /mnt/a
 mkdir /mnt/a/work; worker work /mnt/a/work
 "#;
         cuts::assert_nothing_is_lost(machine, cuts::Place::Ext4, script);
+    }
+}
+
+#[test]
+fn every_acknowledged_call_survives_power_cuts_of_a_disk() {
+    let script = format!(
+        r#"
+drivers ext4
+step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/vda {kib}k
+step "mount it" mount /dev/vda /mnt/b
+image=/mnt/b/image
+says "mkfs" "What was synced" directfs mkfs $image --size 16M
+sync
+step "a directory" directfs run --image $image -- mkdir /mnt/directfs/work
+worker acknowledge /dev/vda 0
+step "run: syncs of all kinds" directfs run --image $image -- worker sync /mnt/directfs/work /dev/vda 0 240
+step "the end of a run" worker acknowledge /dev/vda 240
+step "mount" directfs mount -o commit=0 $image /mnt/a
+step "mount: syncs of files" worker sync /mnt/a/work /dev/vda 240 420 files
+step "umount" directfs umount /mnt/a
+step "the end of a mount" worker acknowledge /dev/vda 420
+step "a mount that shares" directfs mount -o cache=0,commit=0 $image /mnt/a
+step "a mount that shares: syncs of files" worker sync /mnt/a/work /dev/vda 420 600 files
+step "umount of it" directfs umount /mnt/a
+step "its end" worker acknowledge /dev/vda 600
+step "umount the file system" umount /mnt/b
+"#,
+        kib = disklog::FILE_SYSTEM_BYTES >> 10
+    );
+    let test = "power cuts of a disk";
+    for machine in machines_for(test) {
+        match machine.with(Hardware::Disk { bytes: disklog::DISK_BYTES }) {
+            Ok(machine) => cuts::assert_a_disk_loses_nothing(machine, &script),
+            Err(why) => skip(test, &why),
+        }
+    }
+}
+
+/// Times of calls on DAX files beside ext4 and tmpfs. They are those of an emulated processor.
+#[test]
+#[ignore = "takes minutes, and prints figures"]
+fn calls_beside_ext4_dax_and_tmpfs() {
+    let script = r#"
+labels; namespace -m fsdax -s 896M
+drivers ext4
+step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem0
+step "mount it" mount -o dax /dev/pmem0 /mnt/b
+mkdir /mnt/b/image /mnt/b/directory
+directfs bench --quick --only calls --sizes 1000 --repeat 2 --image-in /mnt/b/image /mnt/b/directory < /dev/null
+step "the bench has ended" true
+"#;
+    for machine in machines_for("a bench on a DAX file system") {
+        machine.with_nvdimm(1 << 30).run(script).assert_all_steps();
     }
 }

@@ -4,7 +4,9 @@
 use super::committing::{child_named, signal, wait_for};
 use crate::support::{directfs, stderr, stdout, unmount};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -75,26 +77,55 @@ fn each_kind_of_sync_puts_a_file_on_the_disk() {
     assert_eq!(read(&image, "never-synced").as_deref(), Some("never-synced"), "the end of a run commits all");
 }
 
+/// Writes to a file so that the content is on the disk when this returns.
+fn write_durably(file: &Path, way: &str) {
+    let flags = match way {
+        "O_SYNC" => libc::O_SYNC,
+        "O_DSYNC" => libc::O_DSYNC,
+        _ => 0,
+    };
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(file).unwrap();
+    if way == "RWF_DSYNC" {
+        let part = libc::iovec { iov_base: way.as_ptr().cast_mut().cast(), iov_len: way.len() };
+        // SAFETY: an open file, and one buffer, which the call reads.
+        let written = unsafe { libc::pwritev2(file.as_raw_fd(), &raw const part, 1, 0, libc::RWF_DSYNC) };
+        assert_eq!(written, way.len() as isize);
+        return;
+    }
+    (&file).write_all(way.as_bytes()).unwrap();
+    match way {
+        "fsync" => file.sync_all().unwrap(),
+        "fdatasync" => file.sync_data().unwrap(),
+        _ => {}
+    }
+}
+
 #[test]
-fn a_mount_syncs_to_the_disk() {
-    if !crate::support::can_mount("a_mount_syncs_to_the_disk") {
+fn each_kind_of_sync_on_a_mount_puts_a_file_on_the_disk() {
+    if !crate::support::can_mount("each_kind_of_sync_on_a_mount_puts_a_file_on_the_disk") {
         return;
     }
     let Some(directory) = on_disk() else { return };
     let image = image_on(directory.path());
     let (point, copy) = (directory.path().join("point"), directory.path().join("copy"));
     fs::create_dir(&point).unwrap();
-    let mounted = directfs(&["mount", &image, point.to_str().unwrap(), "--commit-interval", "0"]);
-    assert!(mounted.status.success(), "{}", stderr(&mounted));
-    fs::write(point.join("synced"), "synced").unwrap();
-    fs::File::open(point.join("synced")).unwrap().sync_all().unwrap();
-    fs::write(point.join("later"), "later").unwrap();
-    fs::copy(&image, &copy).unwrap();
-    unmount(&point);
-    let copy = copy.to_str().unwrap();
-    assert_eq!(read(copy, "synced").as_deref(), Some("synced"));
-    assert_eq!(read(copy, "later"), None);
-    assert_eq!(read(&image, "later").as_deref(), Some("later"));
+    for options in ["commit=0", "commit=0,cache=0"] {
+        let mounted = directfs(&["mount", &image, point.to_str().unwrap(), "-o", options]);
+        assert!(mounted.status.success(), "{}", stderr(&mounted));
+        for way in ["fsync", "fdatasync", "O_SYNC", "O_DSYNC", "RWF_DSYNC"] {
+            write_durably(&point.join(way), way);
+            fs::write(point.join("later"), "later").unwrap();
+            fs::copy(&image, &copy).unwrap();
+            let copy = copy.to_str().unwrap();
+            assert_eq!(read(copy, way).as_deref(), Some(way), "{way} on a mount with {options}");
+            assert_eq!(read(copy, "later"), None);
+            fs::remove_file(point.join("later")).unwrap();
+        }
+        fs::write(point.join("later"), "later").unwrap();
+        unmount(&point);
+        assert_eq!(read(&image, "later").as_deref(), Some("later"));
+        run(&image, &[], "rm *");
+    }
 }
 
 #[test]
