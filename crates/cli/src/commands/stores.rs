@@ -8,10 +8,10 @@ use pmem::MapError;
 use posix::image::{ImageError, OpenImage, copy_state, image_length};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use store::{At, Cache, Event, PushOptions, Source, State, Store, StoreError, seconds_now, this_writer};
+use store::{At, Cache, Cached, Event, PushOptions, Source, State, Store, StoreError, seconds_now, this_writer};
 
 /// A request without an answer is reported after this time, and again when the time has doubled.
 const SILENCE_SECONDS: u64 = 5;
@@ -52,15 +52,15 @@ impl Shown {
 /// Opens a store whose work is shown and can be interrupted.
 fn open(url: &str, what: &'static str) -> Result<Store> {
     interrupt::catch()?;
-    connect(url, what)
+    connect(url, what, || interrupt::check().is_err())
 }
 
-/// Opens a store whose work is shown.
-fn connect(url: &str, what: &'static str) -> Result<Store> {
+/// Opens a store whose work is shown, unless it is stopped.
+pub fn connect(url: &str, what: &'static str, is_stopped: fn() -> bool) -> Result<Store> {
     let shown = Mutex::new(Shown { what, progress: None, reported: 0 });
     let watch = move |event| {
         shown.lock().unwrap_or_else(PoisonError::into_inner).show(event);
-        interrupt::check().is_ok()
+        !is_stopped()
     };
     Store::open(url, Cache::of_user(), Arc::new(watch)).map_err(explained)
 }
@@ -166,8 +166,8 @@ pub fn pull(arguments: &Pull) -> Result<()> {
 
 /// Brings the newest state to the cache of this user, unless it is there. An interrupt ends this
 /// process, which leaves nothing behind.
-pub fn fetch(url: &str) -> Result<PathBuf> {
-    connect(url, "pulling, MiB")?.cached().map_err(explained)
+pub fn fetch(url: &str) -> Result<Cached> {
+    connect(url, "pulling, MiB", || false)?.cached().map_err(explained)
 }
 
 /// Lists and cleans up.
