@@ -50,8 +50,9 @@ Examples:
   directfs replicate mail.img s3://backup/mail --json | jq .lag_seconds
   directfs replicate mail.img s3://backup/mail --prometheus /var/lib/node_exporter/mail.prom
 
-With --json each event is a line: event (pushed, waiting, answered, ended); pushed has generation,
-time (seconds since 1970), blocks, sent_bytes, lag_seconds, duration_ns; waiting has seconds, error.
+With --json each event is a line: event (pushed, waiting, answered, failed, ended); pushed has
+generation, time (seconds since 1970), blocks, sent_bytes, lag_seconds, duration_ns; waiting has
+seconds and error; failed, after which the image is copied again, has error.
 
 Exit codes: 0 ended by a signal, 1 failed, 3 another writer has taken over.")]
 pub struct Replicate {

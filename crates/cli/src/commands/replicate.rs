@@ -15,6 +15,7 @@ use super::stores::{explained, state_of};
 use crate::arguments::Replicate;
 use crate::{interrupt, units};
 use anyhow::{Context, Error, Result};
+use posix::image::ImageError;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -223,11 +224,30 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The image cannot be copied. That may pass, unless it is the first round or the last one.
+    /// The image cannot be copied. A process may have it alone, which passes; what else may pass is
+    /// tried again for a while, but for the first round and the last one.
     fn local_failure(&mut self, error: Error, is_last: bool) -> Result<()> {
-        let since = self.failing.get_or_insert_with(Instant::now);
-        let is_lasting = is_last || self.newest.is_none() || since.elapsed() >= PATIENCE;
-        if is_lasting { Err(error) } else { Ok(()) }
+        let is_first = self.failing.is_none();
+        let since = *self.failing.get_or_insert_with(Instant::now);
+        let is_taken = matches!(
+            error.downcast_ref(),
+            Some(
+                ImageError::InUse { .. }
+                    | ImageError::CannotShare { .. }
+                    | ImageError::NotExclusive { .. }
+                    | ImageError::Changing { .. }
+                    | ImageError::Overtaken { .. }
+            )
+        );
+        if is_last || (!is_taken && (self.newest.is_none() || since.elapsed() >= PATIENCE)) {
+            return Err(error);
+        }
+        if is_first && self.arguments.json {
+            say(&json!({ "event": "failed", "error": format!("{error:#}") }));
+        } else if is_first {
+            eprintln!("cannot copy the image yet, and still trying: {error:#}");
+        }
+        Ok(())
     }
 
     /// Returns when the store answers, or a signal has come.

@@ -201,6 +201,23 @@ fn a_store_that_is_away_is_reported_and_waited_for() {
 }
 
 #[test]
+fn an_image_that_a_run_has_alone_is_replicated_after_it() {
+    let place = Place::on_disk();
+    let (image, url, user) = (place.pushed(), place.url(), place.user());
+    let script = "echo ready; read line; echo whole > whole";
+    let mut command = user.command(&["run", "--image", &image, "--atomic", "-C", "/mnt/directfs", "--"]);
+    let alone = Program::start(command.args(["sh", "-c", script]));
+    let mut replica = Replica::start(&user, &image, &url, &[]);
+    let failed = replica.event("failed");
+    assert!(failed["error"].as_str().unwrap().contains("in use"), "{failed}");
+    alone.end();
+    let target = place.directory.path().join("pulled");
+    replica.until(&user, &url, &target, |pulled| run_in(pulled, "ls") == "numbers\nwhole\n");
+    replica.signal(Signal::TERM);
+    assert_eq!(replica.end().0, Some(0));
+}
+
+#[test]
 fn what_cannot_be_replicated_is_refused_with_the_reason() {
     let place = Place::new();
     let (image, url, user) = (place.pushed(), place.url(), place.user());
