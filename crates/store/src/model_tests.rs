@@ -14,7 +14,7 @@ use crate::pull::pull;
 use crate::push::{PushOptions, Pushed, push};
 use crate::sweep::sweep;
 use crate::writers_tests::{fenced, increments};
-use futures_util::future::join4;
+use futures_util::future::{Either, join4, select};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use std::cell::RefCell;
@@ -452,12 +452,52 @@ fn a_sweep_during_a_push_costs_work_and_no_layer() {
     on_virtual_time(swept_between()).unwrap();
 }
 
+/// Push, merge and sweep make a state superfluous while a reader fetches it. Returns the violation.
+async fn swept_while_reading() -> Result<(), String> {
+    let world = World::new();
+    let untagged = PushOptions { tag: None, ..options("", START) };
+    let old: Picture = (1..=60).collect();
+    let push = async |picture: &Picture| {
+        push(&objects(&world.client()), &world.cache("writer"), &source(picture), &untagged).await.map(drop)
+    };
+    push(&old).await.map_err(|error| error.to_string())?;
+    let turn = Arc::new(tokio::sync::Notify::new());
+    let watched = Arc::clone(&turn);
+    let location =
+        Location { store: world.client(), prefix: Path::from("images/one"), shown: "model://one".to_owned() };
+    let objects_of_reader = Objects::new(
+        location,
+        Arc::new(move |_| {
+            watched.notify_one();
+            true
+        }),
+    );
+    let file = tempfile::tempfile().unwrap();
+    let mut reading = std::pin::pin!(pull(&objects_of_reader, &At::Newest, &file));
+    match select(&mut reading, std::pin::pin!(turn.notified())).await {
+        Either::Left(_) => return Err("the reader ended before the sweep".to_owned()),
+        Either::Right(_) => {}
+    }
+    push(&vec![77; 60]).await.map_err(|error| error.to_string())?;
+    let merged = merge(&objects(&world.client()), &world.cache("writer"), START).await;
+    assert!(merged.map_err(|error| error.to_string())? > 20, "the new state needs none of the old layers");
+    sweep(&objects(&world.client()), GRACE, START + 9).await.map_err(|error| error.to_string())?;
+    reading.await.map_err(|error| format!("a reader cannot end: {error}"))?;
+    if content(&file) == bytes_of(&old) { Ok(()) } else { Err("another state".to_owned()) }
+}
+
+#[test]
+fn a_reader_of_a_state_that_is_kept_no_longer_can_end() {
+    on_virtual_time(swept_while_reading()).unwrap();
+}
+
 /// Whether a defect shows.
 fn is_found(defect: Defect) -> bool {
     inject(Some(defect));
     let found = std::panic::catch_unwind(|| {
         on_virtual_time(fenced()).is_err()
             || on_virtual_time(swept_between()).is_err()
+            || on_virtual_time(swept_while_reading()).is_err()
             || (1..=8).any(|seed| !on_virtual_time(increments(seed)).is_empty())
             || (1..=40).any(|seed| !on_virtual_time(storm(seed)).is_empty())
     });

@@ -308,7 +308,7 @@ impl<'a> Work<'a> {
             say(&json!({
                 "event": "pushed",
                 "generation": pushed.generation,
-                "time": seconds_now(),
+                "time": self.newest.map(|(_, time)| time),
                 "blocks": pushed.blocks,
                 "sent_bytes": pushed.bytes,
                 "lag_seconds": lag.as_secs_f64(),

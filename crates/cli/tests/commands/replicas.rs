@@ -97,6 +97,22 @@ fn changes_arrive(place: &Place) {
     }
 }
 
+/// A run changes the newest state of a store, and a replica of what it left takes over.
+pub fn run_and_replica(place: &Place, url: &str, user: &User<'_>) {
+    let script = "echo from a run > /mnt/directfs/run";
+    let run = user.try_to(&["run", "--image", url, "--atomic", "--", "sh", "-c", script]);
+    assert!(run.status.success(), "{}", stderr(&run));
+    let image = place.path("replicated");
+    user.does(&["pull", url, &image]);
+    let mut replica = Replica::start(user, &image, url, &[]);
+    replica.event("pushed");
+    run_in(&image, "cat run > replica");
+    let target = place.directory.path().join("replica");
+    replica.until(user, url, &target, |pulled| run_in(pulled, "cat replica || true") == "from a run\n");
+    replica.signal(Signal::TERM);
+    assert_eq!(replica.end().0, Some(0));
+}
+
 #[test]
 fn changes_of_an_image_on_a_disk_arrive_in_the_store_and_the_last_ones_at_the_end() {
     changes_arrive(&Place::on_disk());

@@ -1,6 +1,7 @@
 //! Images in object stores: `push`, `pull`, `store list` and `store gc`, on a directory and on a
 //! server of S3 that the test starts.
 
+use crate::replicas::run_and_replica;
 use crate::support::program::{Program, has_python};
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
 use serde_json::Value;
@@ -358,5 +359,8 @@ fn an_image_goes_to_a_server_of_s3_and_comes_back_in_two_states() {
     let script = "import sys, urllib.request as r; r.urlopen(r.Request(sys.argv[1] + '/bucket', method='PUT'))";
     let made = Command::new("python3").args(["-c", script, &server.endpoint]).output().unwrap();
     assert!(made.status.success(), "{}", stderr(&made));
-    there_and_back(&Place::new(), "s3://bucket/images/work", Some(&server.endpoint));
+    let (place, url) = (Place::new(), "s3://bucket/images/work");
+    there_and_back(&place, url, Some(&server.endpoint));
+    let user = User { home: place.directory.path().join("cache"), endpoint: Some(&server.endpoint) };
+    run_and_replica(&place, url, &user);
 }
