@@ -338,7 +338,8 @@ impl<'a> Work<'a> {
     /// Writes the figures for Prometheus.
     fn write_figures(&self) -> Result<()> {
         let Some(path) = &self.arguments.prometheus else { return Ok(()) };
-        let labels = format!("{{image=\"{}\",url=\"{}\"}}", label(&self.arguments.image), self.store.shown());
+        let (image, url) = (label(&self.arguments.image), crate::statistics::label(self.store.shown()));
+        let labels = format!("{{image=\"{image}\",url=\"{url}\"}}");
         let mut text = String::new();
         let mut family = |name: &str, help: &str, value: f64| {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{labels} {value}");

@@ -61,6 +61,7 @@ impl Drop for WorkingImage {
 impl WorkingImage {
     /// Makes it from the newest state.
     pub fn make(url: &str) -> Result<WorkingImage> {
+        let url = url.trim_end_matches('/');
         let cached = stores::fetch(url)?;
         let directory = directory()?;
         remove_left(&directory);
@@ -129,7 +130,7 @@ fn directory() -> Result<PathBuf> {
 
 /// A name that shows where a working image is from.
 fn name_for(url: &str) -> String {
-    let last = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let last = url.rsplit('/').next().unwrap_or_default();
     let plain: String = last.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(40).collect();
     let number = u64::from_le_bytes(posix::image::random_uuid()[..8].try_into().unwrap_or_default());
     format!("{plain}-{number:016x}")
