@@ -24,6 +24,8 @@ use std::process::ExitCode;
 const EXIT_INTERRUPTED: u8 = 130;
 /// The reader of the output has ended: the exit status that shells use for SIGPIPE.
 const EXIT_READER_GONE: u8 = 141;
+/// Another writer has taken a prefix of a store over. A service is not to start again.
+const EXIT_TAKEN_OVER: u8 = 3;
 /// mount(8): the mount failed.
 const EXIT_MOUNT_FAILED: u8 = 32;
 
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Run(_)
             | Command::Profile(_)
             | Command::Mount(_)
+            | Command::Replicate(_)
             | Command::Export(_)
             | Command::Import(_)
             | Command::Bench(_)
@@ -117,6 +120,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, None),
         Command::Clone(arguments) => commands::snapshot::clone(arguments),
         Command::Push(arguments) => commands::stores::push(arguments),
+        Command::Replicate(arguments) => commands::replicate::run(arguments),
         Command::Pull(arguments) => commands::stores::pull(arguments),
         Command::Store(arguments) => commands::stores::store(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),
@@ -174,7 +178,8 @@ fn finish(result: anyhow::Result<()>, json: bool, failure: u8) -> ExitCode {
         output::flush();
     }
     terminal::print_error(&error);
-    ExitCode::from(failure)
+    let is_taken_over = matches!(error.downcast_ref(), Some(store::StoreError::Fenced { .. }));
+    ExitCode::from(if is_taken_over { EXIT_TAKEN_OVER } else { failure })
 }
 
 /// Whether mount(8) started this program by its helper's name.

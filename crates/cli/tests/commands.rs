@@ -2,6 +2,10 @@
 
 #[path = "commands/documents.rs"]
 mod documents;
+#[path = "commands/replicas.rs"]
+mod replicas;
+#[path = "commands/store_runs.rs"]
+mod store_runs;
 #[path = "commands/stores.rs"]
 mod stores;
 mod support;

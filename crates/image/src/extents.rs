@@ -6,6 +6,23 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
+/// The next range, from `at` on, of a file's beginning that may hold anything but zeros.
+pub fn next_extent(file: &File, at: u64, length: u64) -> io::Result<Option<Range<u64>>> {
+    if at >= length {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        // Nothing but holes up to the end.
+        Err(Errno::NXIO) => return Ok(None),
+        // The file system does not know holes.
+        Err(Errno::INVAL) => at,
+        Err(errno) => return Err(errno.into()),
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(length).min(length);
+    Ok((start < end).then_some(start..end))
+}
+
 /// Passes the ranges of a file's beginning that may hold anything but zeros.
 pub(super) fn for_each_extent(
     file: &File,
@@ -13,21 +30,9 @@ pub(super) fn for_each_extent(
     each: &mut dyn FnMut(u64, u64) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut at = 0;
-    while at < length {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start.min(length),
-            // Nothing but holes up to the end.
-            Err(Errno::NXIO) => return Ok(()),
-            // The file system does not know holes.
-            Err(Errno::INVAL) => at,
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(length).min(length);
-        if start >= length || end <= start {
-            return Ok(());
-        }
-        each(start, end)?;
-        at = end;
+    while let Some(extent) = next_extent(file, at, length)? {
+        each(extent.start, extent.end)?;
+        at = extent.end;
     }
     Ok(())
 }

@@ -44,6 +44,7 @@ mod working_file;
 pub use committer::{Committer, CommitterCommand, commit_for_others};
 pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
+pub use extents::next_extent;
 pub use growth::NO_ROOM;
 pub use handoff::{HandedOff, Handoff, HandoffId};
 pub use left::{KEPT_DAYS, LeftCopy, left_copies, remove_left_copy};

@@ -1,4 +1,5 @@
-//! What this machine keeps of stores: `~/.cache/directfs/store` (or below XDG_CACHE_HOME).
+//! What this machine keeps of stores: `~/.cache/directfs/store`, or below XDG_CACHE_HOME; for root
+//! without HOME `/var/cache/directfs/store`.
 //!
 //! ```text
 //! indexes/SHA256   indexes of layers: a push of an unchanged image needs one request
@@ -45,11 +46,12 @@ pub struct Pending {
 }
 
 impl Cache {
-    /// The cache of this user.
+    /// The cache of this user. Services of root have no HOME.
     pub fn of_user() -> Cache {
         let base = std::env::var_os("XDG_CACHE_HOME").filter(|path| Path::new(path).is_absolute()).map(PathBuf::from);
         let home = || Some(PathBuf::from(std::env::var_os("HOME").filter(|home| !home.is_empty())?).join(".cache"));
-        Cache { directory: base.or_else(home).map(|base| base.join("directfs/store")) }
+        let service = || rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/cache"));
+        Cache { directory: base.or_else(home).or_else(service).map(|base| base.join("directfs/store")) }
     }
 
     /// A cache in a directory.

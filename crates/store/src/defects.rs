@@ -13,6 +13,8 @@ pub enum Defect {
     OlderBlockWins,
     /// A writer goes on after another has taken over.
     EpochIgnored,
+    /// A push on condition of a state goes on when another state is there.
+    StateIgnored,
     /// The head is replaced whatever it is.
     Unconditional,
 }
@@ -25,6 +27,7 @@ pub const DEFECTS: &[Defect] = &[
     Defect::SilentSweep,
     Defect::OlderBlockWins,
     Defect::EpochIgnored,
+    Defect::StateIgnored,
     Defect::Unconditional,
 ];
 

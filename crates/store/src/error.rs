@@ -102,12 +102,26 @@ pub enum StoreError {
         shown: String,
     },
     /// Another writer has taken the prefix over.
-    #[error("{shown} was taken over by {writer}: this writer has stopped, and its image is unchanged")]
+    #[error(
+        "{shown} was taken over by {writer}: this writer has stopped, and its image is unchanged; start it again to take the prefix back, or give it another prefix"
+    )]
     Fenced {
         /// The location.
         shown: String,
         /// The writer that has it now.
         writer: String,
+    },
+    /// Another state is there than the one that was opened.
+    #[error(
+        "{shown} has another state than generation {opened}, which was opened: {writer} wrote to it meanwhile, and its state counts"
+    )]
+    Changed {
+        /// The location.
+        shown: String,
+        /// The writer of the state that is there.
+        writer: String,
+        /// The state that was opened.
+        opened: u64,
     },
     /// No kept state fits.
     #[error("{shown} keeps no state for {wanted}; `directfs store list {shown}` shows what it keeps")]

@@ -15,6 +15,8 @@
 //!
 //! The format is in docs/format.md, "Images in object stores".
 
+use crate::defects::{Defect, has};
+use crate::error::StoreError;
 use crate::layer;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
@@ -58,6 +60,30 @@ pub struct Head {
     pub layers: Vec<Layer>,
     /// Layers that no state needs any more.
     pub retired: Vec<Retired>,
+}
+
+/// The time of a writer: from its takeover of a prefix to the next one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Term {
+    lineage: String,
+    epoch: u64,
+}
+
+impl Term {
+    /// Counts the writers of the prefix.
+    #[cfg(test)]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Makes sure that a head is of this term.
+    pub fn check(&self, shown: &str, head: Option<&Head>) -> Result<(), StoreError> {
+        let Some(head) = head else { return Err(StoreError::NoImage { shown: shown.to_owned() }) };
+        if head.term() == *self || has(Defect::EpochIgnored) {
+            return Ok(());
+        }
+        Err(StoreError::Fenced { shown: shown.to_owned(), writer: head.writer.clone() })
+    }
 }
 
 /// A state of the image.
@@ -156,6 +182,20 @@ impl Head {
         // It has 32 digits: see `check`.
         let part = |range| self.uuid.get(range).unwrap_or_default();
         [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+    }
+
+    /// The term of the writer that has the prefix.
+    pub fn term(&self) -> Term {
+        Term { lineage: self.lineage.clone(), epoch: self.epoch }
+    }
+
+    /// Makes sure that the prefix holds the image with this UUID.
+    pub fn check_image(&self, shown: &str, uuid: &str) -> Result<(), StoreError> {
+        if self.uuid == uuid {
+            return Ok(());
+        }
+        let (theirs, ours) = (self.uuid.clone(), uuid.to_owned());
+        Err(StoreError::OtherImage { shown: shown.to_owned(), theirs, ours })
     }
 
     /// The state that counts.

@@ -2,9 +2,7 @@
 
 use crate::error::StoreError;
 use crate::layer::BLOCK;
-use image::{Image, ImageError, Watch, image_length, open_copy, trim};
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
+use image::{Image, ImageError, Watch, image_length, next_extent, open_copy, trim};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -93,10 +91,10 @@ impl Reader<'_> {
         let failed = |source| StoreError::Local { action: "read", path: "the copy of the image".into(), source };
         let size = self.source.size;
         if self.at >= self.end {
-            let found = extent(&self.source.file, self.at, size).map_err(failed)?;
-            let Some((start, end)) = found else { return Ok(None) };
+            let found = next_extent(&self.source.file, self.at, size).map_err(failed)?;
+            let Some(extent) = found else { return Ok(None) };
             // A block counts as a whole.
-            (self.at, self.end) = (start - start % BLOCK as u64, end);
+            (self.at, self.end) = (extent.start - extent.start % BLOCK as u64, extent.end);
         }
         let whole = ((self.end - self.at).min(PIECE as u64) as usize).next_multiple_of(BLOCK);
         let readable = whole.min((size - self.at) as usize);
@@ -106,20 +104,4 @@ impl Reader<'_> {
         self.at += whole as u64;
         Ok(Some((first, &self.piece[..whole])))
     }
-}
-
-/// The next part of a file that may hold anything but zeros.
-fn extent(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
-    if at >= size {
-        return Ok(None);
-    }
-    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        // The file system does not know holes.
-        Err(Errno::INVAL) => at,
-        Err(errno) => return Err(errno.into()),
-    };
-    let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
-    Ok((start < end).then_some((start, end)))
 }

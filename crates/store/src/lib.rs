@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  image --(one moment, at rest)--> push --> layers, then head      sweep, merge: behind the head
+//!    |      stamp: has it changed?    replica: pushes in one term
 //!  file  <--(verified)------------- pull <-- head, then layers
 //! ```
 //!
@@ -34,10 +35,14 @@ mod model_tests;
 mod objects;
 mod pull;
 mod push;
+mod replica;
 mod session;
+mod stamp;
 mod sweep;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod writers_tests;
 
 pub use cache::Cache;
 pub use error::StoreError;
@@ -45,6 +50,8 @@ pub use head::{At, Head, State, is_tag};
 pub use image::Source;
 pub use location::is_url;
 pub use objects::{Event, Watch};
-pub use push::{PushOptions, Pushed};
-pub use session::{Store, seconds_now, this_writer};
+pub use push::{Condition, PushOptions, Pushed};
+pub use replica::Replica;
+pub use session::{Cached, Store, seconds_now, this_writer};
+pub use stamp::{Follower, Seen};
 pub use sweep::Swept;

@@ -9,11 +9,12 @@ use crate::layer::BLOCK;
 use crate::location::Location;
 use crate::merge::merge;
 use crate::model::{Client, Death, Random};
-use crate::objects::{Objects, Replaced};
+use crate::objects::Objects;
 use crate::pull::pull;
 use crate::push::{PushOptions, Pushed, push};
 use crate::sweep::sweep;
-use futures_util::future::join4;
+use crate::writers_tests::{fenced, increments};
+use futures_util::future::{Either, join4, select};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use std::cell::RefCell;
@@ -24,17 +25,17 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-const UUID: &str = "00112233445566778899aabbccddeeff";
+pub const UUID: &str = "00112233445566778899aabbccddeeff";
 /// When the virtual clock starts: later than the objects' times, which are those of this machine.
-const START: u64 = 4_000_000_000;
+pub const START: u64 = 4_000_000_000;
 const GRACE: u64 = 3600;
 /// Blocks of a layer, so that states have several.
 const LAYER_BLOCKS: usize = 3;
 
 /// An image of a few blocks: one number for each, zero for a hole.
-type Picture = Vec<u8>;
+pub type Picture = Vec<u8>;
 
-fn source(picture: &Picture) -> Source {
+pub fn source(picture: &Picture) -> Source {
     let file = tempfile::tempfile().unwrap();
     let size = (picture.len() * BLOCK) as u64;
     file.set_len(size).unwrap();
@@ -45,13 +46,13 @@ fn source(picture: &Picture) -> Source {
     Source::new(file, size, UUID.to_owned())
 }
 
-fn content(file: &File) -> Vec<u8> {
+pub fn content(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes
 }
 
-fn bytes_of(picture: &Picture) -> Vec<u8> {
+pub fn bytes_of(picture: &Picture) -> Vec<u8> {
     let mut bytes = vec![0; picture.len() * BLOCK];
     for (block, &content) in bytes.chunks_mut(BLOCK).zip(picture).filter(|(_, content)| **content != 0) {
         (0..BLOCK).for_each(|at| block[at] = content.wrapping_add((at / 512) as u8) | 1);
@@ -59,19 +60,19 @@ fn bytes_of(picture: &Picture) -> Vec<u8> {
     bytes
 }
 
-fn objects(client: &Arc<Client>) -> Objects {
+pub fn objects(client: &Arc<Client>) -> Objects {
     let location =
         Location { store: Arc::clone(client) as _, prefix: Path::from("images/one"), shown: "model://one".to_owned() };
     Objects::new(location, Arc::new(|_| true))
 }
 
 /// Runs a story on a clock that moves when nothing else does.
-fn on_virtual_time<T>(story: impl Future<Output = T>) -> T {
+pub fn on_virtual_time<T>(story: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().start_paused(true).build().unwrap().block_on(story)
 }
 
-fn options(tag: &str, now: u64) -> PushOptions {
+pub fn options(tag: &str, now: u64) -> PushOptions {
     PushOptions {
         tag: Some(tag.to_owned()),
         layer_blocks: LAYER_BLOCKS,
@@ -81,40 +82,40 @@ fn options(tag: &str, now: u64) -> PushOptions {
     }
 }
 
-fn seeds(default: u64) -> u64 {
+pub fn seeds(default: u64) -> u64 {
     std::env::var("STORE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// A store, and a client without faults.
-struct World {
-    store: Arc<InMemory>,
+pub struct World {
+    pub store: Arc<InMemory>,
     directory: tempfile::TempDir,
 }
 
 impl World {
-    fn new() -> World {
+    pub fn new() -> World {
         World { store: Arc::default(), directory: tempfile::tempdir().unwrap() }
     }
 
-    fn client(&self) -> Arc<Client> {
+    pub fn client(&self) -> Arc<Client> {
         Client::new(&self.store, 1, 0, None)
     }
 
-    fn cache(&self, name: &str) -> Cache {
+    pub fn cache(&self, name: &str) -> Cache {
         Cache::in_directory(&self.directory.path().join(name))
     }
 
-    async fn push(&self, picture: &Picture, tag: &str) -> Result<Pushed, StoreError> {
+    pub async fn push(&self, picture: &Picture, tag: &str) -> Result<Pushed, StoreError> {
         push(&objects(&self.client()), &self.cache("writer"), &source(picture), &options(tag, START)).await
     }
 
-    async fn pull(&self, at: At) -> Result<(State, Vec<u8>), StoreError> {
+    pub async fn pull(&self, at: At) -> Result<(State, Vec<u8>), StoreError> {
         let file = tempfile::tempfile().unwrap();
         let state = pull(&objects(&self.client()), &at, &file).await?;
         Ok((state, content(&file)))
     }
 
-    async fn newest(&self) -> Vec<u8> {
+    pub async fn newest(&self) -> Vec<u8> {
         self.pull(At::Newest).await.expect("there is a whole state").1
     }
 
@@ -135,11 +136,11 @@ impl Count for InMemory {
     }
 }
 
-fn old_picture() -> Picture {
+pub fn old_picture() -> Picture {
     vec![1, 2, 3, 0, 5, 6, 7, 0, 9, 10, 11, 12]
 }
 
-fn new_picture() -> Picture {
+pub fn new_picture() -> Picture {
     vec![1, 20, 30, 4, 0, 6, 70, 0, 9, 100, 0, 12, 13, 0, 15]
 }
 
@@ -298,47 +299,6 @@ fn another_image_is_refused() {
     });
 }
 
-/// Replaces the head by one with the next epoch.
-async fn take_over(objects: &Objects, writer: &str) -> Result<Option<u64>, StoreError> {
-    const ROUNDS: u32 = 8;
-    for _ in 0..ROUNDS {
-        let Some(found) = objects.head().await? else { return Ok(None) };
-        let mut head = found.head.clone();
-        head.epoch += 1;
-        writer.clone_into(&mut head.writer);
-        if objects.replace_head(Some(&found), &mut head).await? == Replaced::Done {
-            return Ok(Some(head.epoch));
-        }
-    }
-    Err(StoreError::Overtaken { shown: objects.shown().to_owned() })
-}
-
-/// A writer that pushes repeatedly, and another that takes over. Returns what is wrong.
-async fn fenced() -> Result<(), String> {
-    let world = World::new();
-    world.push(&old_picture(), "old").await.map_err(|error| error.to_string())?;
-    let first = objects(&world.client());
-    let epoch = take_over(&first, "first").await.map_err(|error| error.to_string())?;
-    let repeated = |tag: &str| PushOptions { epoch, ..options(tag, START) };
-    let cache = world.cache("first");
-    let pushed = push(&first, &cache, &source(&new_picture()), &repeated("mine")).await;
-    pushed.map_err(|error| format!("the only writer was refused: {error}"))?;
-    take_over(&objects(&world.client()), "second").await.map_err(|error| error.to_string())?;
-    match push(&first, &cache, &source(&old_picture()), &repeated("late")).await {
-        Err(StoreError::Fenced { writer, .. }) if writer == "second" => {}
-        other => return Err(format!("the first writer goes on: {other:?}")),
-    }
-    if world.newest().await != bytes_of(&new_picture()) {
-        return Err("the first writer's late state counts".to_owned());
-    }
-    Ok(())
-}
-
-#[test]
-fn a_writer_stops_when_another_has_taken_over() {
-    on_virtual_time(fenced()).unwrap();
-}
-
 /// What a storm knows of its states.
 #[derive(Default)]
 struct Known {
@@ -492,12 +452,53 @@ fn a_sweep_during_a_push_costs_work_and_no_layer() {
     on_virtual_time(swept_between()).unwrap();
 }
 
+/// Push, merge and sweep make a state superfluous while a reader fetches it. Returns the violation.
+async fn swept_while_reading() -> Result<(), String> {
+    let world = World::new();
+    let untagged = PushOptions { tag: None, ..options("", START) };
+    let old: Picture = (1..=60).collect();
+    let push = async |picture: &Picture| {
+        push(&objects(&world.client()), &world.cache("writer"), &source(picture), &untagged).await.map(drop)
+    };
+    push(&old).await.map_err(|error| error.to_string())?;
+    let turn = Arc::new(tokio::sync::Notify::new());
+    let watched = Arc::clone(&turn);
+    let location =
+        Location { store: world.client(), prefix: Path::from("images/one"), shown: "model://one".to_owned() };
+    let objects_of_reader = Objects::new(
+        location,
+        Arc::new(move |_| {
+            watched.notify_one();
+            true
+        }),
+    );
+    let file = tempfile::tempfile().unwrap();
+    let mut reading = std::pin::pin!(pull(&objects_of_reader, &At::Newest, &file));
+    match select(&mut reading, std::pin::pin!(turn.notified())).await {
+        Either::Left(_) => return Err("the reader ended before the sweep".to_owned()),
+        Either::Right(_) => {}
+    }
+    push(&vec![77; 60]).await.map_err(|error| error.to_string())?;
+    let merged = merge(&objects(&world.client()), &world.cache("writer"), START).await;
+    assert!(merged.map_err(|error| error.to_string())? > 20, "the new state needs none of the old layers");
+    sweep(&objects(&world.client()), GRACE, START + 9).await.map_err(|error| error.to_string())?;
+    reading.await.map_err(|error| format!("a reader cannot end: {error}"))?;
+    if content(&file) == bytes_of(&old) { Ok(()) } else { Err("another state".to_owned()) }
+}
+
+#[test]
+fn a_reader_of_a_state_that_is_kept_no_longer_can_end() {
+    on_virtual_time(swept_while_reading()).unwrap();
+}
+
 /// Whether a defect shows.
 fn is_found(defect: Defect) -> bool {
     inject(Some(defect));
     let found = std::panic::catch_unwind(|| {
         on_virtual_time(fenced()).is_err()
             || on_virtual_time(swept_between()).is_err()
+            || on_virtual_time(swept_while_reading()).is_err()
+            || (1..=8).any(|seed| !on_virtual_time(increments(seed)).is_empty())
             || (1..=40).any(|seed| !on_virtual_time(storm(seed)).is_empty())
     });
     inject(None);

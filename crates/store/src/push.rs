@@ -6,7 +6,7 @@
 use crate::cache::{Cache, Pending};
 use crate::defects::{Defect, has};
 use crate::error::StoreError;
-use crate::head::{Head, Layer, State, random_hex};
+use crate::head::{Head, Layer, State, Term, random_hex};
 use crate::image::Source;
 use crate::layer::{BLOCK, Builder, Built, Content, Index, Stack, sum};
 use crate::objects::{Event, Found, Objects, Replaced};
@@ -20,6 +20,23 @@ pub const PARALLEL: usize = 4;
 const ROUNDS: u32 = 8;
 const ZEROS: [u8; BLOCK] = [0; BLOCK];
 
+/// When a push may replace the head.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// No other writer has come since the push began.
+    #[default]
+    Found,
+    /// The prefix is in this term still.
+    Term(Term),
+    /// This state is still the newest one.
+    State {
+        /// The prefix's lineage.
+        lineage: String,
+        /// The state.
+        generation: u64,
+    },
+}
+
 /// What a push is to do.
 #[derive(Debug, Clone, Default)]
 pub struct PushOptions {
@@ -27,8 +44,8 @@ pub struct PushOptions {
     pub tag: Option<String>,
     /// How long states are kept besides the newest one; absent: as before.
     pub keep_seconds: Option<u64>,
-    /// The epoch of a writer that pushes repeatedly, which must still be its own.
-    pub epoch: Option<u64>,
+    /// When the push may count.
+    pub condition: Condition,
     /// Blocks of a layer at most; zero: chosen by the size of the image.
     pub layer_blocks: usize,
     /// Names the writer in messages.
@@ -85,28 +102,26 @@ fn check_writer(
     options: &PushOptions,
     round: u32,
 ) -> Result<(), StoreError> {
-    let shown = || objects.shown().to_owned();
-    if let Some(found) = found
-        && found.head.uuid != source.uuid()
-    {
-        let (theirs, ours) = (found.head.uuid.clone(), source.uuid().to_owned());
-        return Err(StoreError::OtherImage { shown: shown(), theirs, ours });
+    let (shown, head) = (objects.shown(), found.map(|found| &found.head));
+    if let Some(head) = head {
+        head.check_image(shown, source.uuid())?;
     }
-    if let Some(epoch) = options.epoch {
-        return match found {
-            Some(found) if found.head.epoch != epoch && !has(Defect::EpochIgnored) => {
-                Err(StoreError::Fenced { shown: shown(), writer: found.head.writer.clone() })
+    match &options.condition {
+        // A single push gives way to another writer, not to a sweep or a merge.
+        Condition::Found => {
+            let is_overtaken = round > 0 && first.map(|first| first.head.term()) != head.map(Head::term);
+            if is_overtaken { Err(StoreError::Overtaken { shown: shown.to_owned() }) } else { Ok(()) }
+        }
+        Condition::Term(term) => term.check(shown, head),
+        Condition::State { lineage, generation } => {
+            let Some(head) = head else { return Err(StoreError::NoImage { shown: shown.to_owned() }) };
+            let newest = head.newest().map(|state| state.generation);
+            if (&head.lineage, newest) == (lineage, Some(*generation)) || has(Defect::StateIgnored) {
+                return Ok(());
             }
-            Some(_) => Ok(()),
-            None => Err(StoreError::NoImage { shown: shown() }),
-        };
+            Err(StoreError::Changed { shown: shown.to_owned(), writer: head.writer.clone(), opened: *generation })
+        }
     }
-    // A single push gives way to another writer, not to a sweep or a merge.
-    let writer = |found: Option<&Found>| found.map(|found| (found.head.lineage.clone(), found.head.epoch));
-    if round > 0 && writer(first) != writer(found) {
-        return Err(StoreError::Overtaken { shown: shown() });
-    }
-    Ok(())
 }
 
 /// One attempt to bring a prefix from the head that was found to a new one.
@@ -235,7 +250,7 @@ impl<'a> Attempt<'a> {
     async fn commit(&mut self) -> Result<Option<Pushed>, StoreError> {
         let (options, source) = (self.options, self.source);
         let mut head = self.found.map_or_else(|| Head::new(source.uuid(), &options.writer), |found| found.head.clone());
-        if self.found.is_some() && options.epoch.is_none() {
+        if self.found.is_some() && !matches!(options.condition, Condition::Term(_)) {
             head.epoch += 1;
             head.writer.clone_from(&options.writer);
         }

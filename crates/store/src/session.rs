@@ -6,7 +6,8 @@ use crate::head::{At, Head, State};
 use crate::image::Source;
 use crate::location::Location;
 use crate::objects::{Objects, Watch};
-use crate::push::{PushOptions, Pushed, push};
+use crate::push::{Condition, PushOptions, Pushed, push};
+use crate::replica::Replica;
 use crate::sweep::{Swept, sweep};
 use crate::{merge, pull};
 use image::receive;
@@ -47,8 +48,31 @@ impl Store {
 
     /// Pushes a state, and merges layers if there are many.
     pub fn push(&self, source: &Source, options: &PushOptions) -> Result<Pushed, StoreError> {
+        self.pushed(push(&self.objects, &self.cache, source, options), options)
+    }
+
+    /// Pushes a state as a writer that pushes again and again.
+    pub fn replicate(
+        &self,
+        replica: &mut Replica,
+        source: &Source,
+        options: &PushOptions,
+    ) -> Result<Pushed, StoreError> {
+        self.pushed(replica.push(&self.objects, &self.cache, source, options), options)
+    }
+
+    /// Makes sure that the store answers, and that such a writer may go on.
+    pub fn check(&self, replica: &Replica) -> Result<(), StoreError> {
+        self.runtime.block_on(replica.check(&self.objects))
+    }
+
+    fn pushed(
+        &self,
+        push: impl Future<Output = Result<Pushed, StoreError>>,
+        options: &PushOptions,
+    ) -> Result<Pushed, StoreError> {
         self.runtime.block_on(async {
-            let pushed = push(&self.objects, &self.cache, source, options).await?;
+            let pushed = push.await?;
             // The push counts already; the next one merges what this one cannot.
             if pushed.is_new && merge::merge(&self.objects, &self.cache, options.now).await.is_ok() {
                 self.cache.trim();
@@ -68,29 +92,35 @@ impl Store {
         state.ok_or(StoreError::Stopped)
     }
 
-    /// A file of the cache that has the newest state. It is fetched unless it is there.
-    pub fn cached(&self) -> Result<PathBuf, StoreError> {
+    /// The newest state as a file of the cache. It is fetched unless it is there.
+    pub fn cached(&self) -> Result<Cached, StoreError> {
         let head = self.head()?;
         let missing = || StoreError::NoState { shown: self.shown().to_owned(), wanted: At::Newest.to_string() };
         let generation = head.newest().ok_or_else(missing)?.generation;
         let path = self.cache.image(&head.lineage, generation).ok_or(StoreError::NoCache)?;
-        if path.exists() {
-            return Ok(path);
-        }
-        match self.pull(&At::Generation(generation), &path, false) {
-            // Another process may have fetched it meanwhile.
-            Err(error) if !path.exists() => Err(error),
-            _ => {
-                self.cache.trim();
-                Ok(path)
+        if !path.exists() {
+            match self.pull(&At::Generation(generation), &path, false) {
+                // Another process may have fetched it meanwhile.
+                Err(error) if !path.exists() => return Err(error),
+                _ => self.cache.trim(),
             }
         }
+        Ok(Cached { path, state: Condition::State { lineage: head.lineage, generation } })
     }
 
     /// Removes what no kept state needs, after `grace` seconds.
     pub fn sweep(&self, grace: u64) -> Result<Swept, StoreError> {
         self.runtime.block_on(sweep(&self.objects, grace, seconds_now()))
     }
+}
+
+/// A state of a store as a file.
+#[derive(Debug, Clone)]
+pub struct Cached {
+    /// The file, which others use, too.
+    pub path: PathBuf,
+    /// The condition that this state is still the newest one.
+    pub state: Condition,
 }
 
 /// Seconds since 1970.

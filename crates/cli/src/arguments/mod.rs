@@ -8,7 +8,7 @@ pub use images::{
     CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
 };
 pub use running::{CommitOptions, CommitService, MOUNT_OPTIONS, Mount, MountHelper, Profile, Run, RunInside, Umount};
-pub use stores::{Pull, Push, StoreCommand, StoreGc, StoreList, Stores};
+pub use stores::{Pull, Push, Replicate, StoreCommand, StoreGc, StoreList, Stores};
 
 use bench::arguments::{Bench, BenchWorker, Demo, DemoWorker};
 use clap::{Args, Parser, Subcommand};
@@ -74,6 +74,8 @@ pub enum Command {
     Clone(CloneImage),
     /// Send an image to an object store; later only what changed since.
     Push(Push),
+    /// Follow an image, and send what changes to an object store.
+    Replicate(Replicate),
     /// Fetch an image from an object store.
     Pull(Pull),
     /// List and clean up what an object store holds.
@@ -129,6 +131,7 @@ impl Command {
             Command::Snapshot(arguments) => arguments.json,
             Command::Clone(arguments) => arguments.copy.json,
             Command::Push(arguments) => arguments.json,
+            Command::Replicate(arguments) => arguments.json,
             Command::Pull(arguments) => arguments.json,
             Command::Store(arguments) => match &arguments.command {
                 StoreCommand::List(arguments) => arguments.json,

@@ -20,9 +20,11 @@ Examples:
   directfs mount /dev/shm/work.img /mnt/work
   directfs mount /dev/shm/work.img /mnt/work -o ro,nosuid
   directfs mount /var/lib/work.img /mnt/work -o cache=0       shared with `directfs run`
-  directfs mount --foreground /dev/shm/work.img /mnt/work     ends with Ctrl-C or umount"))]
+  directfs mount --foreground /dev/shm/work.img /mnt/work     ends with Ctrl-C or umount
+  directfs mount s3://backup/work /mnt/work                   the newest state, read-only"))]
 pub struct Mount {
-    /// The image.
+    /// The image, or the URL of a store (see push), of which the newest state is fetched to the
+    /// cache and mounted read-only.
     pub image: PathBuf,
     /// The directory to mount it on.
     pub directory: PathBuf,
@@ -65,12 +67,13 @@ Examples:
   directfs run --image /srv/data.img --read-only -- ./train.py  changes nothing
   directfs run --image work.img --atomic -- ./upgrade.sh        all of it, or nothing
   directfs run --image s3://backup/work --discard -- make test  fetched once, kept in the cache
+  directfs run --image s3://backup/work --atomic -- ./upgrade.sh     pushed if it succeeds
 
 Exit codes: that of the command (or the same signal); 125 directfs failed, 126 the command cannot be
 executed, 127 it was not found.")]
 pub struct Run {
-    /// The image [default: a new one in memory]; with --read-only or --discard also
-    /// the URL of a store (see push).
+    /// The image [default: a new one in memory]; with --read-only, --discard or
+    /// --atomic also the URL of a store (see push).
     #[arg(long, short)]
     pub image: Option<PathBuf>,
     /// Absolute path at which programs see the image; it need not exist. Existing files there are
@@ -99,7 +102,8 @@ pub struct Run {
     #[arg(long, requires = "image", conflicts_with_all = ["atomic", "no_commit", "commit_interval", "always_flush"])]
     pub read_only: bool,
     /// Commit all changes as one if the command exits with 0, and else discard them. The image must
-    /// be on a disk, and no other process can use it meanwhile.
+    /// be on a disk, and no other process can use it meanwhile. To a store the changes are pushed,
+    /// if the state that was opened is still the newest one; else they are kept in a local image.
     #[arg(long, requires = "image", conflicts_with_all = ["no_commit", "commit_interval"])]
     pub atomic: bool,
     /// The command and its arguments.

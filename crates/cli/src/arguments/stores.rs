@@ -37,6 +37,43 @@ pub struct Push {
     pub json: bool,
 }
 
+/// Arguments of `replicate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The image can be in use or not. What was committed since the last look goes to the store as one more
+state. One writer has a prefix: this command takes it over, and stops when another writer does so.
+A store that does not answer is waited for. SIGINT (Ctrl-C) and SIGTERM end it after a last push.
+
+Examples:
+  directfs replicate mail.img s3://backup/mail
+  directfs replicate mail.img s3://backup/mail --interval 10s --keep 7d
+  directfs replicate mail.img s3://backup/mail --json | jq .lag_seconds
+  directfs replicate mail.img s3://backup/mail --prometheus /var/lib/node_exporter/mail.prom
+
+With --json each event is a line: event (pushed, waiting, answered, failed, ended); pushed has
+generation, time (seconds since 1970), blocks, sent_bytes, lag_seconds, duration_ns; waiting has
+seconds and error; failed, after which the image is copied again, has error.
+
+Exit codes: 0 ended by a signal, 1 failed, 3 another writer has taken over.")]
+pub struct Replicate {
+    /// The image.
+    pub image: PathBuf,
+    /// Where to.
+    pub url: String,
+    /// How often to look for changes: 1s, 5m.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    pub interval: Duration,
+    /// Keep older states of this age: 12h, 7d; as `push` does.
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    pub keep: Option<Duration>,
+    /// Write generation, time and lag for Prometheus to this file, at each look.
+    #[arg(long, value_name = "FILE")]
+    pub prometheus: Option<PathBuf>,
+    /// Print events as lines of JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `pull`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -121,6 +158,13 @@ pub struct StoreGc {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    match parse_age(text)? {
+        interval if interval.is_zero() => Err("write at least 1s".into()),
+        interval => Ok(interval),
+    }
 }
 
 fn parse_tag(text: &str) -> Result<String, String> {

@@ -34,6 +34,9 @@ const USERS: &[&str] = &["run", "profile", "mount", "mount.directfs"];
 /// Commands that mount.
 const MOUNTING: &[&str] = &["mount", "mount.directfs"];
 
+/// Commands that use object stores.
+const STORING: &[&str] = &["push", "pull", "replicate", "run", "mount"];
+
 /// Commands, path, and what is there.
 const FILES: &[(&[&str], &str, &str)] = &[
     (USERS, "/dev/shm/directfs-*", "What the processes of an image in use share, and the copy on which they work."),
@@ -42,6 +45,17 @@ const FILES: &[(&[&str], &str, &str)] = &[
         &["run", "profile"],
         "/var/cache/directfs, ~/.cache/directfs",
         "The library that is loaded into programs, and tables about the files of the machine. It can be removed.",
+    ),
+    (STORING, "~/.cache/directfs/store", "States of images in stores, and indexes of layers. It can be removed."),
+    (
+        &["run"],
+        "~/.local/state/directfs",
+        "Images of runs with --atomic on a store: those that could not be pushed stay.",
+    ),
+    (
+        &["replicate"],
+        "/etc/directfs/NAME.conf",
+        "Image and URL of the service directfs-replicate@NAME; for example in /usr/share/doc/directfs/examples.",
     ),
     (&["mount.directfs"], "/etc/fstab", "Images that are mounted at start-up."),
     (MOUNTING, "/etc/fuse.conf", "The line user_allow_other permits -o allow_other to all users."),
@@ -66,6 +80,10 @@ const SEE_ALSO: &[(&[&str], &[&str])] = &[
     (&["mount.directfs"], &["directfs-mount(8)", "mount(8)", "fstab(5)", "mount.fuse(8)"]),
     (&["info", "ps", "stats", "top"], &["directfs-info(8)", "directfs-ps(8)", "directfs-stats(8)", "directfs-top(8)"]),
     (&["snapshot", "clone"], &["directfs-export(8)", "directfs-tune(8)"]),
+    (
+        &["push", "pull", "replicate", "store"],
+        &["directfs-push(8)", "directfs-pull(8)", "directfs-replicate(8)", "directfs-run(8)"],
+    ),
     (&["export", "import"], &["directfs-snapshot(8)", "tar(1)"]),
     (&["fsck", "dump"], &["directfs-info(8)", "fsck(8)"]),
     (&["bench", "demo"], &["directfs-run(8)", "directfs-profile(8)"]),

@@ -4,6 +4,7 @@
 //! for one byte on the pipe, and exits. A fork without exec would be incorrect if a thread had been
 //! started before it.
 
+use super::stores;
 use crate::arguments::{Mount, MountHelper};
 use crate::asking::{self, Unanswered};
 use crate::{mounts, units};
@@ -33,13 +34,13 @@ pub fn run(arguments: &Mount) -> Result<()> {
         return remount(&arguments.directory, &options);
     }
     remove_dead_mount(&arguments.directory)?;
-    // The server leaves the current directory, which would change the meaning of relative paths.
-    let image = resolved(&arguments.image)?;
+    let (image, is_store) = resolved(&arguments.image)?;
+    options.read_only |= is_store;
     if arguments.foreground {
         return serve(&image, &arguments.directory, &options, log.as_deref(), arguments.ready_fd);
     }
     let mut server = Start::new(&image, &arguments.directory);
-    server.options(&lists).read_only(arguments.read_only).log(log.as_deref());
+    server.options(&lists).read_only(arguments.read_only || is_store).log(log.as_deref());
     let server = server.in_background()?;
     if arguments.json {
         let value = json!({
@@ -96,8 +97,8 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     for list in &lists {
         options.apply(list)?;
     }
-    let image = resolved(&arguments.image)?;
-    let read_only = arguments.read_only || (options.read_only && !arguments.writable);
+    let (image, is_store) = resolved(&arguments.image)?;
+    let read_only = is_store || arguments.read_only || (options.read_only && !arguments.writable);
     if arguments.verbose {
         let how = if read_only { "read-only" } else { "read-write" };
         println!("mount.directfs: {} on {} {how}", image.display(), arguments.directory.display());
@@ -159,10 +160,16 @@ fn known_options(lists: &[String]) -> Vec<String> {
     all.filter(|option| MountOptions::parse(option).is_ok()).map(str::to_owned).collect()
 }
 
-fn resolved(image: &Path) -> Result<PathBuf> {
-    image.canonicalize().with_context(|| {
+/// The path of an image, which the server needs because it leaves the current directory. The newest
+/// state of a store is fetched to the cache, and can be read only, which is returned as well.
+fn resolved(image: &Path) -> Result<(PathBuf, bool)> {
+    if let Some(url) = image.to_str().filter(|name| store::is_url(name)) {
+        return Ok((stores::fetch(url)?.path, true));
+    }
+    let path = image.canonicalize().with_context(|| {
         format!("cannot find the image {}; check the path, or create one with `directfs mkfs`", image.display())
-    })
+    })?;
+    Ok((path, false))
 }
 
 /// Serves until the mount ends.

@@ -6,12 +6,12 @@ use crate::{interrupt, orders, units};
 use anyhow::{Error, Result, anyhow};
 use image::{ImageError, OpenImage, copy_state, image_length};
 use pmem::MapError;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use store::{At, Cache, Event, PushOptions, Source, State, Store, StoreError, seconds_now, this_writer};
+use store::{At, Cache, Cached, Event, PushOptions, Source, State, Store, StoreError, seconds_now, this_writer};
 
 /// A request without an answer is reported after this time, and again when the time has doubled.
 const SILENCE_SECONDS: u64 = 5;
@@ -52,21 +52,21 @@ impl Shown {
 /// Opens a store whose work is shown and can be interrupted.
 fn open(url: &str, what: &'static str) -> Result<Store> {
     interrupt::catch()?;
-    connect(url, what)
+    connect(url, what, || interrupt::check().is_err())
 }
 
-/// Opens a store whose work is shown.
-fn connect(url: &str, what: &'static str) -> Result<Store> {
+/// Opens a store whose work is shown, unless it is stopped.
+pub fn connect(url: &str, what: &'static str, is_stopped: fn() -> bool) -> Result<Store> {
     let shown = Mutex::new(Shown { what, progress: None, reported: 0 });
     let watch = move |event| {
         shown.lock().unwrap_or_else(PoisonError::into_inner).show(event);
-        interrupt::check().is_ok()
+        !is_stopped()
     };
     Store::open(url, Cache::of_user(), Arc::new(watch)).map_err(explained)
 }
 
 /// The error as other commands report it.
-fn explained(error: StoreError) -> Error {
+pub fn explained(error: StoreError) -> Error {
     match error {
         StoreError::Stopped => interrupt::Stopped(
             "interrupted; the store holds its old state, and a push that is repeated sends what is missing",
@@ -80,14 +80,14 @@ fn explained(error: StoreError) -> Error {
     }
 }
 
-/// The state of one moment of an image, also of one in use.
-fn state_of(image: &Path) -> Result<Source> {
+/// The state of one moment of an image, also of one in use, unless it is stopped.
+pub fn state_of(image: &Path, is_stopped: fn() -> bool) -> Result<Source> {
     let mut progress = Progress::quiet("copying, MiB", image_length(image).unwrap_or(0) >> 20);
     let mut copying = |done: u64, _: u64| {
         progress.at(done >> 20);
-        interrupt::check().is_ok()
+        !is_stopped()
     };
-    let mut trimming = |_: u64, _: u64| interrupt::check().is_ok();
+    let mut trimming = |_: u64, _: u64| !is_stopped();
     let source = Source::of_image(image, &mut trimming, |into| match orders::server_of(image)? {
         Some(server) => server.copy(into, &mut copying),
         None => Ok(copy_state(image, into, &OpenImage::default(), &mut copying)?),
@@ -103,7 +103,7 @@ pub fn push(arguments: &Push) -> Result<()> {
     let begun = Instant::now();
     // A mistake in the URL is reported before the image is copied.
     let store = open(&arguments.url, "pushing, MiB")?;
-    let source = state_of(&arguments.image)?;
+    let source = state_of(&arguments.image, || interrupt::check().is_err())?;
     let options = PushOptions {
         tag: arguments.tag.clone(),
         keep_seconds: arguments.keep.map(|keep| keep.as_secs()),
@@ -112,25 +112,30 @@ pub fn push(arguments: &Push) -> Result<()> {
         ..PushOptions::default()
     };
     let pushed = store.push(&source, &options).map_err(explained)?;
-    let url = store.shown().to_owned();
-    // Ends what is shown.
+    let (url, took_ns) = (store.shown().to_owned(), begun.elapsed().as_nanos() as u64);
+    let (sent, took) = (units::size(pushed.bytes), units::duration(took_ns as f64));
+    let text = match pushed.is_new {
+        true => format!("pushed to {url} in {took}: generation {}, {sent} sent", pushed.generation),
+        false => format!("{url} has this state already: generation {}", pushed.generation),
+    };
+    let value = json!({
+        "image": units::path_text(&arguments.image),
+        "url": url,
+        "generation": pushed.generation,
+        "new": pushed.is_new,
+        "blocks": pushed.blocks,
+        "sent_bytes": pushed.bytes,
+        "duration_ns": took_ns,
+    });
+    report(store, arguments.json.then_some(&value), &text)
+}
+
+/// Ends what is shown of work with a store, and prints its result.
+fn report(store: Store, json: Option<&Value>, text: &str) -> Result<()> {
     drop(store);
-    if arguments.json {
-        let value = json!({
-            "image": units::path_text(&arguments.image),
-            "url": url,
-            "generation": pushed.generation,
-            "new": pushed.is_new,
-            "blocks": pushed.blocks,
-            "sent_bytes": pushed.bytes,
-            "duration_ns": begun.elapsed().as_nanos() as u64,
-        });
-        println!("{}", serde_json::to_string_pretty(&value)?);
-    } else if pushed.is_new {
-        let (sent, took) = (units::size(pushed.bytes), units::duration(begun.elapsed().as_nanos() as f64));
-        println!("pushed to {url} in {took}: generation {}, {sent} sent", pushed.generation);
-    } else {
-        println!("{url} has this state already: generation {}", pushed.generation);
+    match json {
+        Some(value) => println!("{}", serde_json::to_string_pretty(value)?),
+        None => println!("{text}"),
     }
     Ok(())
 }
@@ -144,31 +149,25 @@ pub fn pull(arguments: &Pull) -> Result<()> {
         StoreError::Stopped => interrupt::Interrupted.into(),
         error => explained(error),
     })?;
-    let url = store.shown().to_owned();
-    // Ends what is shown.
-    drop(store);
-    if arguments.json {
-        let value = json!({
-            "image": units::path_text(&arguments.image),
-            "url": url,
-            "generation": state.generation,
-            "time": state.time,
-            "tag": state.tag,
-            "length": state.size,
-            "duration_ns": begun.elapsed().as_nanos() as u64,
-        });
-        println!("{}", serde_json::to_string_pretty(&value)?);
-    } else {
-        let (time, took) = (time_of(state.time), units::duration(begun.elapsed().as_nanos() as f64));
-        println!("pulled to {} in {took}: generation {}, of {time}", arguments.image.display(), state.generation);
-    }
-    Ok(())
+    let took_ns = begun.elapsed().as_nanos() as u64;
+    let (time, took) = (time_of(state.time), units::duration(took_ns as f64));
+    let text = format!("pulled to {} in {took}: generation {}, of {time}", arguments.image.display(), state.generation);
+    let value = json!({
+        "image": units::path_text(&arguments.image),
+        "url": store.shown(),
+        "generation": state.generation,
+        "time": state.time,
+        "tag": state.tag,
+        "length": state.size,
+        "duration_ns": took_ns,
+    });
+    report(store, arguments.json.then_some(&value), &text)
 }
 
 /// Brings the newest state to the cache of this user, unless it is there. An interrupt ends this
 /// process, which leaves nothing behind.
-pub fn fetch(url: &str) -> Result<PathBuf> {
-    connect(url, "pulling, MiB")?.cached().map_err(explained)
+pub fn fetch(url: &str) -> Result<Cached> {
+    connect(url, "pulling, MiB", || false)?.cached().map_err(explained)
 }
 
 /// Lists and cleans up.
@@ -218,22 +217,15 @@ fn list(arguments: &StoreList) -> Result<()> {
 fn gc(arguments: &StoreGc) -> Result<()> {
     let store = open(&arguments.url, "removing")?;
     let swept = store.sweep(arguments.grace.as_secs()).map_err(explained)?;
-    let url = store.shown().to_owned();
-    drop(store);
-    if arguments.json {
-        let value = json!({
-            "url": url,
-            "removed_objects": swept.objects,
-            "removed_bytes": swept.bytes,
-            "waiting_objects": swept.waiting,
-        });
-        println!("{}", serde_json::to_string_pretty(&value)?);
-    } else {
-        let removed = units::counted(swept.objects, "object");
-        let waiting = units::counted(swept.waiting, "object");
-        println!("removed {removed}, {}; {waiting} wait for the end of --grace", units::size(swept.bytes));
-    }
-    Ok(())
+    let (removed, waiting) = (units::counted(swept.objects, "object"), units::counted(swept.waiting, "object"));
+    let text = format!("removed {removed}, {}; {waiting} wait for the end of --grace", units::size(swept.bytes));
+    let value = json!({
+        "url": store.shown(),
+        "removed_objects": swept.objects,
+        "removed_bytes": swept.bytes,
+        "waiting_objects": swept.waiting,
+    });
+    report(store, arguments.json.then_some(&value), &text)
 }
 
 /// A time of a store, in this machine's time zone.

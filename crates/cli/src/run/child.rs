@@ -73,6 +73,17 @@ impl Signals {
     }
 }
 
+/// Whether a signal waits that is to end this process. [`Signals::block`] keeps it from doing so.
+pub fn is_to_end() -> bool {
+    // SAFETY: a set of this function's own, which the call fills.
+    unsafe {
+        let mut pending: libc::sigset_t = MaybeUninit::zeroed().assume_init();
+        libc::sigpending(&raw mut pending);
+        let ending = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
+        ending.iter().any(|&signal| libc::sigismember(&raw const pending, signal) == 1)
+    }
+}
+
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {

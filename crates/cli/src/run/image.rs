@@ -1,6 +1,7 @@
 //! The image of a run: the named one, or a new one in memory.
 
 use super::directory::MountDirectory;
+use super::from_store::{Fetched, WorkingImage};
 use crate::arguments::Run;
 use crate::commands::stores;
 use crate::{mounts, terminal, units};
@@ -10,7 +11,7 @@ use image::{Committer, Image, MakeOptions, OpenImage, memory_available_bytes};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Smallest default size of an image in memory.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
@@ -30,21 +31,26 @@ pub enum Changes {
     Discarded,
     /// They count as one if the command succeeds.
     Atomic,
+    /// They are in an image of the run's own, which is pushed to a store if the command succeeds.
+    Pushed,
 }
 
-/// Brings an image of a store to this machine, as a file of the cache. `None`: it is no such image.
-pub fn fetch(arguments: &Run) -> Result<Option<PathBuf>> {
+/// Brings an image of a store to this machine, as a file. `None`: it is no such image.
+pub fn fetch(arguments: &Run) -> Result<Option<Fetched>> {
     let named = arguments.image.as_deref().and_then(Path::to_str);
     let Some(url) = named.filter(|name| store::is_url(name)) else { return Ok(None) };
+    if arguments.atomic {
+        return WorkingImage::make(url).map(Fetched::Working).map(Some);
+    }
     ensure!(
         arguments.discard || arguments.read_only,
-        "{url}: a run can use an image of a store only with --read-only or --discard; to change it: `directfs pull`, run, and `directfs push`"
+        "{url}: a run can use an image of a store with --read-only, --discard or --atomic; to change it step by step: `directfs pull`, run, and `directfs push`"
     );
-    stores::fetch(url).map(Some)
+    Ok(Some(Fetched::Cached(stores::fetch(url)?.path)))
 }
 
 /// Opens the image. `fetched`: the file that has it, if its name is that of a store.
-pub fn open(arguments: &Run, fetched: Option<&Path>) -> Result<(Image, Changes)> {
+pub fn open(arguments: &Run, fetched: Option<&Fetched>) -> Result<(Image, Changes)> {
     let options = OpenImage {
         always_flush: arguments.always_flush,
         commits: arguments.commits.policy(),
@@ -54,7 +60,10 @@ pub fn open(arguments: &Run, fetched: Option<&Path>) -> Result<(Image, Changes)>
         ..OpenImage::default()
     };
     let _copying = terminal::Copying;
-    if let Some(path) = fetched.or(arguments.image.as_deref()) {
+    if let Some(fetched @ Fetched::Working(_)) = fetched {
+        return Ok((Image::open(fetched.path(), &options)?, Changes::Pushed));
+    }
+    if let Some(path) = fetched.map(Fetched::path).or(arguments.image.as_deref()) {
         return Ok(match arguments {
             Run { read_only: true, .. } => {
                 let reading = OpenImage { read_only: true, hands_off: true, ..options };
@@ -114,7 +123,7 @@ pub fn announce(image: &Image, changes: Changes, mount: &Path) {
         Changes::Kept => eprintln!("{path} at {mount} ({size})"),
         Changes::Refused => eprintln!("{path} at {mount} ({size}), read-only"),
         Changes::Discarded => eprintln!("{path} at {mount} ({size}); all changes are discarded"),
-        Changes::Atomic => {
+        Changes::Atomic | Changes::Pushed => {
             eprintln!("{path} at {mount} ({size}); all changes count if this shell exits with 0, or none");
         }
     }

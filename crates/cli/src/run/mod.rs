@@ -27,6 +27,7 @@ mod child;
 mod committer;
 mod detach_helper;
 mod directory;
+mod from_store;
 mod fuse_program;
 mod image;
 mod namespace;
@@ -43,6 +44,7 @@ use detach_helper::End;
 pub use detach_helper::open_descriptors;
 use directory::MountDirectory;
 use engine::format::MAGIC;
+use from_store::Fetched;
 use hook::handoff::HandoffRecord;
 use hook::loading::armed_threads;
 use hook::process::apparmor;
@@ -118,7 +120,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     let program = Program::choose(&arguments.command, &mount, &start)?;
     // The limit is the program's: this process writes the image's journal.
     let lifted = Lifted::new();
-    let (image, changes) = image::open(arguments, fetched.as_deref())?;
+    let (image, changes) = image::open(arguments, fetched.as_ref())?;
     if let Some(inside) = start.inside() {
         image::check_directory(&image, inside, &mount)?;
     }
@@ -142,12 +144,20 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
     let has_succeeded = matches!(ended, Ok(child::Ended::Exit(0)));
     let end = match changes {
-        Changes::Kept | Changes::Refused => End::Close,
+        Changes::Kept | Changes::Refused | Changes::Pushed => End::Close,
         Changes::InMemory | Changes::Discarded => End::Discard,
         Changes::Atomic if has_succeeded => End::Commit,
         Changes::Atomic => End::Discard,
     };
-    detach_helper::leave(image, end, handoff_id, &foreign)?;
+    let state = match &fetched {
+        Some(Fetched::Working(working)) if has_succeeded => Some(working.state(&image)),
+        _ => None,
+    };
+    let left = detach_helper::leave(image, end, handoff_id, &foreign);
+    if let (Some(Fetched::Working(working)), Some(state)) = (fetched, state) {
+        working.push(state)?;
+    }
+    left?;
     if let (Some(path), Some(done)) = (&arguments.image, outcome(changes, has_succeeded)) {
         eprintln!("directfs: {}: {done}", path.display());
     }
@@ -176,7 +186,10 @@ fn outcome(changes: Changes, has_succeeded: bool) -> Option<&'static str> {
         Changes::Kept | Changes::Refused | Changes::InMemory => None,
         Changes::Discarded => Some("unchanged, all changes of the run are discarded"),
         Changes::Atomic if has_succeeded => Some("all changes of the run are committed"),
-        Changes::Atomic => Some("unchanged, the command did not succeed and its changes are discarded"),
+        Changes::Pushed if has_succeeded => None,
+        Changes::Atomic | Changes::Pushed => {
+            Some("unchanged, the command did not succeed and its changes are discarded")
+        }
     }
 }
 

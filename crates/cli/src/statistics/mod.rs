@@ -5,6 +5,8 @@ mod prometheus;
 mod reading;
 mod report;
 
+pub use prometheus::label;
+
 use crate::arguments::{Stats, Top};
 use crate::output;
 use anyhow::Result;

@@ -108,7 +108,7 @@ impl Text {
     }
 }
 
-/// A value of a label.
-fn label(text: &str) -> String {
+/// A text as the value of a label.
+pub fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

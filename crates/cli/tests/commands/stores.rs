@@ -1,6 +1,7 @@
 //! Images in object stores: `push`, `pull`, `store list` and `store gc`, on a directory and on a
 //! server of S3 that the test starts.
 
+use crate::replicas::run_and_replica;
 use crate::support::program::{Program, has_python};
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
 use serde_json::Value;
@@ -15,15 +16,15 @@ use std::time::{Duration, Instant};
 const MOTO: &str = "moto[server,s3]==5.2.5";
 
 /// A user of stores: has a cache and credentials of its own.
-struct User<'t> {
-    home: PathBuf,
-    endpoint: Option<&'t str>,
+pub struct User<'t> {
+    pub home: PathBuf,
+    pub endpoint: Option<&'t str>,
 }
 
 impl User<'_> {
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
-        command.args(arguments).env("XDG_CACHE_HOME", &self.home);
+        command.args(arguments).env("XDG_CACHE_HOME", &self.home).env("XDG_STATE_HOME", self.home.join("state"));
         if let Some(endpoint) = self.endpoint {
             command.envs([
                 ("AWS_ENDPOINT", endpoint),
@@ -36,22 +37,22 @@ impl User<'_> {
         command
     }
 
-    fn try_to(&self, arguments: &[&str]) -> Output {
+    pub fn try_to(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the program starts")
     }
 
-    fn does(&self, arguments: &[&str]) -> String {
+    pub fn does(&self, arguments: &[&str]) -> String {
         let output = self.try_to(arguments);
         assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
         stdout(&output)
     }
 
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.does(arguments)).expect("JSON")
     }
 
     /// The message of a command that fails with this exit code.
-    fn fails(&self, arguments: &[&str], code: i32) -> String {
+    pub fn fails(&self, arguments: &[&str], code: i32) -> String {
         let output = self.try_to(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
         stderr(&output)
@@ -59,29 +60,35 @@ impl User<'_> {
 }
 
 /// A directory with an image, and a store beside it.
-struct Place {
-    directory: tempfile::TempDir,
+pub struct Place {
+    pub directory: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    /// In memory.
+    pub fn new() -> Place {
         Place { directory: scratch() }
     }
 
-    fn path(&self, name: &str) -> String {
+    /// On a disk.
+    pub fn on_disk() -> Place {
+        Place { directory: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> String {
         self.directory.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("file://{}", self.path("store"))
     }
 
-    fn user(&self) -> User<'static> {
+    pub fn user(&self) -> User<'static> {
         User { home: self.directory.path().join("cache"), endpoint: None }
     }
 
     /// An image with a file, pushed.
-    fn pushed(&self) -> String {
+    pub fn pushed(&self) -> String {
         let image = image_in(self.directory.path()).to_str().unwrap().to_owned();
         run_in(&image, "seq 30000 > numbers");
         self.user().does(&["push", &image, &self.url()]);
@@ -89,13 +96,13 @@ impl Place {
     }
 }
 
-fn run_in(image: &str, script: &str) -> String {
+pub fn run_in(image: &str, script: &str) -> String {
     let output = directfs(&["run", "--image", image, "--at", "/mnt/st", "-C", "/mnt/st", "--", "sh", "-c", script]);
     assert!(output.status.success(), "{}", stderr(&output));
     stdout(&output)
 }
 
-fn check(image: &str) {
+pub fn check(image: &str) {
     let check = directfs(&["fsck", "-n", image]);
     assert!(check.status.success(), "{}{}", stdout(&check), stderr(&check));
 }
@@ -308,7 +315,7 @@ fn a_discarded_run_of_a_url_fetches_each_state_once() {
     assert!(bounded.env("DIRECTFS_CACHE_BYTES", "1").status().unwrap().success());
     assert_eq!(cached(), 1, "a new state makes room for itself");
     let changing = user.fails(&["run", "--image", &url, "--", "true"], 125);
-    assert!(changing.contains("--discard") && changing.contains("directfs pull"), "{changing}");
+    assert!(changing.contains("--atomic") && changing.contains("directfs pull"), "{changing}");
 }
 
 /// A server of S3 on loopback; it ends with this value.
@@ -352,5 +359,8 @@ fn an_image_goes_to_a_server_of_s3_and_comes_back_in_two_states() {
     let script = "import sys, urllib.request as r; r.urlopen(r.Request(sys.argv[1] + '/bucket', method='PUT'))";
     let made = Command::new("python3").args(["-c", script, &server.endpoint]).output().unwrap();
     assert!(made.status.success(), "{}", stderr(&made));
-    there_and_back(&Place::new(), "s3://bucket/images/work", Some(&server.endpoint));
+    let (place, url) = (Place::new(), "s3://bucket/images/work");
+    there_and_back(&place, url, Some(&server.endpoint));
+    let user = User { home: place.directory.path().join("cache"), endpoint: Some(&server.endpoint) };
+    run_and_replica(&place, url, &user);
 }

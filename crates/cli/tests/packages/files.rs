@@ -16,6 +16,7 @@ fn everything_is_installed_and_works_from_there() {
         "usr/include/directfs.h",
         "usr/lib/x86_64-linux-gnu/libdirectfs.a",
         "usr/lib/systemd/system/directfs@.service",
+        "usr/lib/systemd/system/directfs-replicate@.service",
         "usr/share/man/man3/directfs.3.gz",
         "usr/share/man/man8/directfs.8.gz",
         "usr/share/man/man8/directfs-mount.8.gz",

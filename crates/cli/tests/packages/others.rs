@@ -101,14 +101,16 @@ fn notices_and_list_name_what_is_linked_and_no_more() {
 }
 
 #[test]
-fn the_service_is_hardened() {
+fn the_services_are_hardened() {
     if !has("systemd-analyze", &["--version"]) {
-        return skipped("the service", "it needs systemd-analyze");
+        return skipped("the services", "they need systemd-analyze");
     }
-    let mut analyze = Command::new("systemd-analyze");
-    analyze.args(["security", "--offline=true", "--no-pager", "--threshold=50"]);
-    let report = run(analyze.arg(sources().join("packaging/directfs@.service")));
-    assert!(report.is_ok(), "{report:?}");
+    for unit in ["directfs@.service", "directfs-replicate@.service"] {
+        let mut analyze = Command::new("systemd-analyze");
+        analyze.args(["security", "--offline=true", "--no-pager", "--threshold=50"]);
+        let report = run(analyze.arg(sources().join("packaging").join(unit)));
+        assert!(report.is_ok(), "{unit}: {report:?}");
+    }
 }
 
 /// Runs the generator on one file of a service, and returns what it wrote.

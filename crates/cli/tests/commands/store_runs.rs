@@ -1,0 +1,130 @@
+//! Runs and mounts of an image in a store: `run --image URL --atomic`, `mount URL DIR`.
+
+use crate::stores::{Place, User, check, run_in};
+use crate::support::program::Program;
+use crate::support::{can_mount, directfs, stderr, stdout, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A run of a URL that is pushed if it succeeds.
+fn atomic(user: &User<'_>, url: &str, script: &str) -> Command {
+    user.command(&["run", "--image", url, "--atomic", "-C", "/mnt/directfs", "--", "sh", "-c", script])
+}
+
+/// What the newest state of a store says.
+fn newest(place: &Place, script: &str) -> String {
+    let pulled = place.path("newest");
+    let _ = fs::remove_file(&pulled);
+    place.user().does(&["pull", &place.url(), &pulled]);
+    check(&pulled);
+    run_in(&pulled, script)
+}
+
+/// Images that runs keep, also hidden ones.
+fn kept(place: &Place) -> Vec<PathBuf> {
+    let entries = fs::read_dir(place.path("cache/state/directfs")).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn an_atomic_run_of_a_url_is_pushed_if_the_command_succeeds() {
+    for place in [Place::new(), Place::on_disk()] {
+        place.pushed();
+        let (url, user) = (place.url(), place.user());
+        let failed = atomic(&user, &url, "echo half > half; exit 7").output().unwrap();
+        assert_eq!(failed.status.code(), Some(7), "{}", stderr(&failed));
+        assert!(stderr(&failed).contains("unchanged"), "{}", stderr(&failed));
+        assert_eq!(newest(&place, "ls"), "numbers\n");
+        let done = atomic(&user, &url, "echo whole > whole; rm numbers; sync; (sleep 1) & echo out").output().unwrap();
+        assert!(done.status.success(), "{}", stderr(&done));
+        assert_eq!(stdout(&done), "out\n");
+        assert!(stderr(&done).contains("all changes of the run are in generation 2"), "{}", stderr(&done));
+        assert_eq!(newest(&place, "ls; cat whole"), "whole\nwhole\n");
+        // The next run fetches that state; neither leaves a file.
+        assert!(atomic(&user, &url, "grep whole whole").status().unwrap().success());
+        let unknown = user.fails(&["run", "--image", &url, "--atomic", "--", "no-such-program-42"], 127);
+        assert!(unknown.contains("no-such-program-42"), "{unknown}");
+        assert_eq!(kept(&place), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn an_atomic_run_that_was_overtaken_keeps_its_changes_in_an_image_that_it_names() {
+    let place = Place::on_disk();
+    place.pushed();
+    let (url, user) = (place.url(), place.user());
+    let mut command = atomic(&user, &url, "echo ready; read line; echo mine > mine");
+    let mut slow = Program::start(command.stderr(Stdio::piped()));
+    assert!(atomic(&user, &url, "echo theirs > theirs").status().unwrap().success());
+    drop(slow.child.stdin.take());
+    // The end of its input lets `read` fail; the last command counts.
+    let mut message = String::new();
+    slow.child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+    assert_eq!(slow.child.wait().unwrap().code(), Some(125), "{message}");
+    assert!(message.contains("generation 1, which was opened") && message.contains("wrote to it"), "{message}");
+    assert_eq!(newest(&place, "ls"), "numbers\ntheirs\n");
+    let images = kept(&place);
+    let [image] = &images[..] else { panic!("{images:?}") };
+    let image = image.to_str().unwrap();
+    assert!(message.contains(&format!("`directfs push {image} {url}-other`")), "{message}");
+    assert_eq!(run_in(image, "ls"), "mine\nnumbers\n");
+    check(image);
+    user.does(&["push", image, &format!("{url}-other")]);
+}
+
+#[test]
+fn an_atomic_run_that_is_killed_leaves_the_store_as_it_was() {
+    let place = Place::on_disk();
+    place.pushed();
+    let (url, user) = (place.url(), place.user());
+    let killed = Program::start(&mut atomic(&user, &url, "echo half > half; echo ready; read line"));
+    let mut child = killed.child;
+    kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+    child.wait().unwrap();
+    assert_eq!(newest(&place, "ls"), "numbers\n");
+    // A day later another run removes what it left.
+    let left = kept(&place);
+    let [left] = &left[..] else { panic!("{left:?}") };
+    assert!(left.file_name().unwrap().to_str().unwrap().starts_with('.'));
+    assert!(Command::new("touch").args(["-d", "2 days ago"]).arg(left).status().unwrap().success());
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    // The processes of the run have it until they notice its end.
+    while left.exists() && std::time::Instant::now() < end {
+        assert!(Command::new("touch").args(["-d", "2 days ago"]).arg(left).status().unwrap().success());
+        assert!(atomic(&user, &url, "echo more >> more").status().unwrap().success());
+    }
+    assert_eq!(kept(&place), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_url_is_mounted_read_only_and_its_file_stays_in_the_cache() {
+    if !can_mount("a mount of a URL") {
+        return;
+    }
+    let place = Place::new();
+    place.pushed();
+    let (url, user) = (place.url(), place.user());
+    let point = place.directory.path().join("mnt");
+    fs::create_dir(&point).unwrap();
+    let mounted = user.json(&["mount", &url, point.to_str().unwrap(), "--json"]);
+    assert_eq!(mounted["read_only"], true);
+    let cached = PathBuf::from(mounted["image"].as_str().unwrap());
+    assert_eq!(fs::read_to_string(point.join("numbers")).unwrap().lines().count(), 30000);
+    let refused = fs::write(point.join("file"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(30), "{refused}");
+    // A new state takes room in the cache, and not that of the mount.
+    let image = place.path("image");
+    run_in(&image, "echo later > later");
+    user.does(&["push", &image, &url]);
+    let mut bounded = user.command(&["run", "--image", &url, "--read-only", "--", "true"]);
+    assert!(bounded.env("DIRECTFS_CACHE_BYTES", "1").status().unwrap().success());
+    assert!(cached.exists() && Path::new(&point).join("numbers").exists());
+    unmount(&point);
+    assert!(cached.exists(), "it stays for the next use");
+    let nowhere = user.fails(&["mount", &format!("{url}-none"), point.to_str().unwrap()], 1);
+    assert!(nowhere.contains("no image at"), "{nowhere}");
+    assert!(!directfs(&["info", point.to_str().unwrap()]).status.success());
+}
