@@ -3,7 +3,7 @@
 //! A page makes one [`Palette`] from all systems that it shows. Each [`Bars`] and [`Lines`] takes
 //! its colours from there. So a system has one colour on the whole page, whatever its place in a
 //! chart, and a legend cannot name another one. [`Palette::style`] gives the page's style sheet the
-//! colours for dark screens.
+//! colours for dark screens. A [`Heat`] map colours values, not systems.
 //!
 //! Invariants
 //! - Text is escaped: no name of a system or row ends its element.
@@ -12,10 +12,12 @@
 //!   shows one of them.
 
 mod bars;
+mod heat;
 mod lines;
 mod palette;
 
 pub use bars::{Bars, Marks, Row, Scale};
+pub use heat::Heat;
 pub use lines::{Line, Lines};
 pub use palette::Palette;
 

@@ -9,6 +9,19 @@ fn virtual_findings(name: &str) -> Findings {
     find(name).expect("it is in the catalogue").carry_out(&bench).unwrap_or_else(|failure| panic!("{name}: {failure}"))
 }
 
+fn maps_are_full_and_flushes_weigh_more_beside_a_faster_processor() {
+    let findings = virtual_findings("sensitivity");
+    let cells = || findings.maps.iter().flat_map(|map| &map.rows).flat_map(|(_, values)| values);
+    assert!(!findings.maps.is_empty() && cells().count() == findings.maps.len() * 20);
+    assert!(cells().all(Option::is_some), "a machine has no value");
+    // SoupFS saves flushes and fences, which cost the same beside any processor.
+    let map = findings.maps.iter().find(|map| map.title.contains("SoupFS") && map.title.contains("unlink"));
+    for rows in map.expect("its map").rows.windows(2) {
+        let [(faster, many), (slower, few)] = rows else { unreachable!("windows of two") };
+        assert!(many.iter().zip(few).all(|(many, few)| many > few), "{faster} {many:?}, {slower} {few:?}");
+    }
+}
+
 /// One test, since recordings hold the clock of the whole process.
 #[test]
 fn a_second_run_gives_the_same_digits_and_soupfs_waits_for_no_flush() {
@@ -31,6 +44,7 @@ fn a_second_run_gives_the_same_digits_and_soupfs_waits_for_no_flush() {
         assert!(report.contains("virtual DRAM") && !report.contains("NaN"));
         assert!(first.claims.iter().all(|claim| !claim.sentence(&first.memories).contains("not measured")));
     }
+    maps_are_full_and_flushes_weigh_more_beside_a_faster_processor();
     let delays = virtual_findings("soupfs-fig3");
     let columns = delays.memories.len() - 5..delays.memories.len();
     let unlink =

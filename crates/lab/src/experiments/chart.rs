@@ -1,12 +1,16 @@
-//! Plots of the report, drawn by the crate charts: bars with the paper's values as marks, or lines.
+//! Plots of the report, drawn by the crate charts: bars with the paper's values as marks, lines,
+//! and heat maps.
 
-use super::findings::{Plot, Series};
-use charts::{Bars, Line, Lines, Marks, Palette, Row, Scale, escape};
+use super::findings::{HeatMap, Plot, Series};
+use charts::{Bars, Heat, Line, Lines, Marks, Palette, Row, Scale, escape};
 
 /// Subjects with one colour in all plots; the others of a plot follow.
 const MAIN: [&str; 4] = ["DirectFS", "NOVA", "PMFS", "SoupFS"];
 /// As many colours as the component has, for the rules of dark screens.
 const COLOURS: [&str; 9] = ["1", "2", "3", "4", "5", "6", "7", "8", "9"];
+
+/// The gain that has the strongest colour of a heat map, in per cent.
+const STRONGEST: f64 = 60.0;
 
 /// Formats a number with a useful number of digits.
 pub fn number(value: f64) -> String {
@@ -41,6 +45,19 @@ fn in_paper(plot: &Plot) -> String {
     };
     let each: Vec<String> = plot.paper.iter().filter_map(of).collect();
     if each.is_empty() { String::new() } else { format!("The paper: {}.", each.join("; ")) }
+}
+
+/// A heat map as an element of a page.
+pub fn heat(map: &HeatMap) -> String {
+    let map = Heat {
+        title: map.title.clone(),
+        axes: map.axes.clone(),
+        columns: map.columns.clone(),
+        rows: map.rows.clone(),
+        strongest: STRONGEST,
+        format: |value| format!("{value:.0} %"),
+    };
+    format!("<div class=\"plot\">{}</div>", map.html())
 }
 
 fn of_paper(series: &Series) -> String {

@@ -139,6 +139,19 @@ pub struct Plot {
     pub paper: Vec<Series>,
 }
 
+/// Gains in per cent by two quantities.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeatMap {
+    /// What it shows.
+    pub title: String,
+    /// What columns and rows are.
+    pub axes: [String; 2],
+    /// The columns.
+    pub columns: Vec<String>,
+    /// The rows, with a value for each column.
+    pub rows: Vec<(String, Vec<Option<f64>>)>,
+}
+
 /// All results of an experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Findings {
@@ -152,6 +165,8 @@ pub struct Findings {
     pub claims: Vec<Claim>,
     /// Plots.
     pub plots: Vec<Plot>,
+    /// Heat maps.
+    pub maps: Vec<HeatMap>,
     /// What calls do, by row and subject.
     pub work: BTreeMap<(String, String), Work>,
     /// Further facts needed to interpret the numbers.
@@ -326,7 +341,7 @@ impl Findings {
     pub fn new(unit: &'static str, memories: &[Delays]) -> Findings {
         let (measures, claims, plots, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let memories = memories.iter().copied().map(Medium::Emulated).collect();
-        Findings { unit, memories, measures, claims, plots, work: BTreeMap::new(), notes }
+        Findings { unit, memories, measures, claims, plots, maps: Vec::new(), work: BTreeMap::new(), notes }
     }
 
     /// Adds columns in virtual time, of which the paper's machine decides.

@@ -8,6 +8,7 @@
 //!               programs and parts serve them
 //!   cached      memory for a cached file
 //!   kernel      the running kernel beside the lab's VFS layer
+//!   sensitivity gains on machines between the papers'
 //!   recorded    the same calls in virtual time, as further columns
 //!   multicore   a model of threads on more processors than the machine has
 //!   findings    the result of an experiment: measurements next to the paper's, and claims
@@ -43,6 +44,7 @@ mod programs;
 pub mod recorded;
 mod recorded_calls;
 pub mod report;
+pub mod sensitivity;
 pub mod soupfs;
 pub mod threads;
 pub mod timed;
@@ -183,6 +185,7 @@ pub const CATALOGUE: &[Experiment] = &[
     files::SOUPFS_FIGURE_5,
     cached::CACHED_FILE,
     kernel::KERNEL_CALLS,
+    sensitivity::SENSITIVITY,
 ];
 
 /// Finds an experiment by name.

@@ -260,6 +260,7 @@ fn section(out: &mut String, experiment: &Experiment, findings: &Findings) {
             );
         }
     }
+    findings.maps.iter().for_each(|map| out.push_str(&chart::heat(map)));
     for claim in &findings.claims {
         let _ = write!(
             out,
