@@ -213,8 +213,8 @@ impl Machine {
         command.args(["-cpu", processor, "-machine", &board.join(",")]);
         command.args(self.hardware.iter().flat_map(|one| one.options(place)));
         command.arg("-kernel").arg(&self.parts.kernel).arg("-initrd").arg(at("root"));
-        // Under load the kernel takes a late timer for a broken one. Mitigations and tests of ciphers
-        // cost an emulated processor seconds.
+        // Under load the kernel takes a late timer for a broken one. Mitigations and tests of
+        // ciphers cost an emulated processor seconds.
         let options = "console=ttyS0 no_timer_check loglevel=3 panic=-1 mitigations=off cryptomgr.notests";
         let options = format!("{options} {}", self.kernel_options);
         command.args(["-append", &options]);

@@ -156,12 +156,12 @@ for align in 4K 2M; do
 labels; namespace -m devdax -a $align -s 128M
 image=$(ls /dev/dax*); device=${image#/dev/}
 step "mkfs" directfs mkfs $image --force
-directfs run --image $image -- sh -c 'cp /prelude /mnt/directfs && exec mapping /mnt/directfs/kept keep' > /tmp/kept 2>&1 & run=$!
-await grep -q ready /tmp/kept
+directfs run --image $image -- sh -c 'cp /prelude /mnt/directfs && exec mapping /mnt/directfs/kept keep' > /tmp/kept-$align 2>&1 & run=$!
+await grep -q ready /tmp/kept-$align
 step "unbind, in use" sh -c "echo $device > /sys/bus/dax/drivers/device_dax/unbind"
 wait $run; code=$?
-says "the program gets an error" "ended: I/O error" sed 's/Input.output/I\/O/' /tmp/kept
-step "the launcher ends by itself, with code $code: $(cat /tmp/kept)" test $code -lt 128
+says "the program gets an error" "ended: I/O error" sed 's/Input.output/I\/O/' /tmp/kept-$align
+step "the launcher ends by itself, with code $code: $(cat /tmp/kept-$align)" test $code -lt 128
 directfs mount $image /mnt/a > /dev/null 2>&1
 step "bind" sh -c "echo $device > /sys/bus/dax/drivers/device_dax/bind"
 await test -e $image
@@ -181,30 +181,30 @@ done
 #[test]
 fn memory_of_which_the_kernel_knows_nothing_promises_nothing() {
     let script = r#"
-says "mkfs without a device" "" sh -c '! directfs mkfs /dev/dax0.0'
-refuses "and why" "No such file" directfs mkfs /dev/dax0.0
-labels; namespace -m devdax -a 4K -s 128M
-says "mkfs of a device" "is not known" directfs mkfs /dev/dax0.0
-says "info of a device" "is not known" directfs info /dev/dax0.0
-namespace -m fsdax -s 128M
 drivers ext4
-step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem0.1
-step "mount it" mount -o dax /dev/pmem0.1 /mnt/b
-says "mkfs of a file" "is not known" directfs mkfs /mnt/b/image --size 32M
-umount /mnt/b
-step "virtio-pmem" test -b /dev/pmem1
-step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem1
-step "mount it" mount -o dax /dev/pmem1 /mnt/b
+virtio=$(ls -d /sys/bus/virtio/drivers/virtio_pmem/virtio*/ndbus*/region*/namespace*/block/pmem*)
+virtio=/dev/${virtio##*/}
+step "mkfs.ext4 on virtio-pmem" mkfs.ext4 -q -b 4096 $virtio
+step "mount it" mount -o dax $virtio /mnt/b
 says "mkfs of a file on virtio-pmem" "What was synced" directfs mkfs /mnt/b/image --size 32M
-umount /mnt/b
-step "a namespace of virtio-pmem as a device" ndctl create-namespace -f -e namespace1.0 -m devdax -a 4K -M mem
-says "mkfs of a device of virtio-pmem" "is not known" directfs mkfs /dev/dax1.0
-step "run" directfs run --image /dev/dax1.0 -- sh -c 'cp /prelude /mnt/directfs && cmp /prelude /mnt/directfs/prelude'
-step "fsck" directfs fsck -n /dev/dax1.0
+step "run" directfs run --image /mnt/b/image -- sh -c 'cp /prelude /mnt/directfs && cmp /prelude /mnt/directfs/prelude'
+step "fsck" directfs fsck -n /mnt/b/image
+step "umount" umount /mnt/b
+step "virtio-pmem is removed" sh -c 'echo ${0##*/} > /sys/bus/virtio/drivers/virtio_pmem/unbind' /sys/bus/virtio/drivers/virtio_pmem/virtio*
+labels; namespace -m devdax -a 4K -s 128M
+device=$(ls /dev/dax*)
+says "mkfs of a device" "is not known" directfs mkfs $device
+says "info of a device" "is not known" directfs info $device
+namespace -m fsdax -s 128M
+disk=$(ls /dev/pmem*)
+step "mkfs.ext4" mkfs.ext4 -q -b 4096 $disk
+step "mount it" mount -o dax $disk /mnt/b
+says "mkfs of a file" "is not known" directfs mkfs /mnt/b/image --size 32M
 "#;
     let nvdimm = Hardware::Nvdimm { bytes: NVDIMM_BYTES, keeps_without_power: false };
     for machine in machines_for("memory without a persistence domain") {
-        match machine.with(nvdimm).and_then(|machine| machine.with(Hardware::VirtioPmem)) {
+        // The NVDIMM's label area would leave the next device at an odd address.
+        match machine.with(Hardware::VirtioPmem).and_then(|machine| machine.with(nvdimm)) {
             Ok(machine) => machine.run(script).assert_all_steps(),
             Err(why) => skip("memory without a persistence domain", &why),
         }
