@@ -107,9 +107,9 @@ pub fn count(number: u64) -> String {
 pub fn counted(number: u64, singular: &str) -> String {
     let plural = match singular.strip_suffix('y') {
         _ if number == 1 => singular.to_owned(),
-        Some(stem) => format!("{stem}ies"),
-        None if singular.ends_with('s') => format!("{singular}es"),
-        None => format!("{singular}s"),
+        Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{stem}ies"),
+        _ if singular.ends_with('s') => format!("{singular}es"),
+        _ => format!("{singular}s"),
     };
     format!("{} {plural}", count(number))
 }
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(count(1_000_000), "1,000,000");
         assert_eq!(count(999), "999");
         assert_eq!(counted(1, "file"), "1 file");
-        assert_eq!(counted(2, "directory"), "2 directories");
+        assert_eq!((counted(2, "directory"), counted(0, "day")), ("2 directories".into(), "0 days".into()));
         assert_eq!((counted(0, "process"), counted(1, "process")), ("0 processes".into(), "1 process".into()));
         assert_eq!(quoted(Path::new("/a/b.img")), "/a/b.img");
         assert_eq!(quoted(Path::new("it's a b")), r"'it'\''s a b'");

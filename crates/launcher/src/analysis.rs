@@ -380,7 +380,9 @@ fn writes(instruction: &Instruction, register: Register, info: &mut InstructionI
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hook::loading::instruction_lengths;
     use hook::table;
+    use iced_x86::{Decoder, DecoderOptions};
 
     fn library(name: &str) -> Option<Vec<u8>> {
         let path = format!("/lib/x86_64-linux-gnu/{name}");
@@ -389,6 +391,37 @@ mod tests {
             eprintln!("SKIPPED: {path} is not on this machine");
         }
         bytes
+    }
+
+    #[test]
+    fn the_lengths_of_the_librarys_decoder_are_those_of_this_one() {
+        let libraries =
+            ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libm.so.6"];
+        let mut compared = 0;
+        for bytes in libraries.iter().filter_map(|path| std::fs::read(path).ok()) {
+            let elf = Elf::parse(&bytes).unwrap();
+            for range in elf.functions().unwrap().ranges {
+                let Ok(code) = elf.at(range.start) else { continue };
+                let code = &code[..code.len().min((range.end - range.start) as usize)];
+                for instruction in Decoder::with_ip(64, code, range.start, DecoderOptions::NONE).iter() {
+                    if instruction.is_invalid() {
+                        continue;
+                    }
+                    let at = (instruction.ip() - range.start) as usize;
+                    let bytes = &code[at..at + instruction.len()];
+                    assert_eq!(
+                        instruction_lengths::length(&code[at..]),
+                        Some(instruction.len()),
+                        "{:x}: {bytes:x?}",
+                        instruction.ip()
+                    );
+                    compared += 1;
+                }
+            }
+        }
+        if compared == 0 {
+            eprintln!("SKIPPED: the C library is elsewhere");
+        }
     }
 
     #[test]

@@ -4,14 +4,16 @@
 //! ```text
 //! indexes/SHA256   indexes of layers: a push of an unchanged image needs one request
 //! pending/SHA256   layers that a push uploaded before it was killed
-//! images/LINEAGE-GENERATION   states of images that runs use
+//! images/SHA256    states of images that runs use, by their content
 //! ```
 //!
 //! Invariants
 //! - A file has its name when it is whole (rename), so a killed process leaves at most a file that
 //!   begins with `.`, which [`Cache::trim`] removes after a day.
-//! - Nothing is trusted: an index is verified as one from the store is. Without a cache
-//!   everything works, with more requests.
+//! - The directory belongs to this user, and no other user may write it; else there is no cache.
+//!   An index is verified as one from the store is. An image was verified when it was fetched; its
+//!   name is that of its content, and one of another size is fetched again. Without a cache
+//!   everything but runs of URLs works, with more requests.
 
 use crate::head::{Layer, hex, random_hex};
 use crate::layer::Index;
@@ -20,6 +22,7 @@ use image::users;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -65,7 +68,8 @@ impl Cache {
     }
 
     fn path(&self, kind: &str, name: &str) -> Option<PathBuf> {
-        Some(self.directory.as_ref()?.join(kind).join(name))
+        let directory = self.directory.as_ref()?;
+        is_private(directory).then(|| directory.join(kind).join(name))
     }
 
     fn read(&self, kind: &str, name: &str) -> Option<Vec<u8>> {
@@ -115,17 +119,25 @@ impl Cache {
         }
     }
 
-    /// The place of a state of an image, in a directory that exists; a state that is there counts
-    /// as used now. `None`: there is no cache.
-    pub fn image(&self, lineage: &str, generation: u64) -> Option<PathBuf> {
-        let path = self.path("images", &format!("{lineage}-{generation}"))?;
+    /// The place of a state of an image with this identity and size, in a directory that exists,
+    /// and whether the state is there; it counts as used now. What is there and is no such file is
+    /// removed. `None`: there is no cache.
+    pub fn image(&self, identity: &str, size: u64) -> Option<(PathBuf, bool)> {
+        let path = self.path("images", identity)?;
         private_directory(&path).ok()?;
-        touch(&path);
-        Some(path)
+        match path.symlink_metadata() {
+            Ok(found) if found.is_file() && found.len() == size => {
+                touch(&path);
+                Some((path, true))
+            }
+            Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path).is_ok().then_some((path, false)),
+            Ok(_) => std::fs::remove_file(&path).is_ok().then_some((path, false)),
+            Err(_) => Some((path, false)),
+        }
     }
 
-    /// Removes what was not used for longest, until the cache fits its limit. The newest file stays
-    /// and images that processes use do.
+    /// Removes what was not used for longest, until the cache fits its limit. The newest file
+    /// stays, and so do images with locks. A run whose image goes keeps the file that it has open.
     pub fn trim(&self) {
         let Some(directory) = &self.directory else { return };
         let limit = std::env::var("DIRECTFS_CACHE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(BYTES_MAX);
@@ -144,7 +156,7 @@ fn trim_to(directory: &Path, limit: u64) {
             if is_left && used.elapsed().is_ok_and(|age| age > LEFT) {
                 let _ = std::fs::remove_file(entry.path());
             } else if !is_left {
-                files.push((used, std::os::unix::fs::MetadataExt::blocks(&metadata) * 512, entry.path()));
+                files.push((used, metadata.blocks() * 512, entry.path()));
             }
         }
     }
@@ -161,6 +173,17 @@ fn trim_to(directory: &Path, limit: u64) {
             total -= bytes;
         }
     }
+}
+
+/// Whether a directory belongs to this user alone; an absent one is made. Another user, or the
+/// owner of a HOME that is not this user's, could put images into it.
+fn is_private(directory: &Path) -> bool {
+    if !directory.exists() && private_directory(&directory.join("images")).is_err() {
+        return false;
+    }
+    directory.metadata().is_ok_and(|found| {
+        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
+    })
 }
 
 /// Makes the directory of a file, for this user alone.

@@ -143,7 +143,7 @@ pub enum StoreError {
     },
     /// There is no place for a cache.
     #[error(
-        "no directory for a cache: set HOME or XDG_CACHE_HOME to a directory that this user may write, or use `directfs pull`"
+        "no directory for a cache: set HOME or XDG_CACHE_HOME to a directory that belongs to this user, and in which no other user may write `.cache/directfs/store`, or use `directfs pull`"
     )]
     NoCache,
     /// The image, or the file that is to become one.

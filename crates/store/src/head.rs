@@ -18,7 +18,7 @@
 use crate::defects::{Defect, has};
 use crate::error::StoreError;
 use crate::layer;
-use ring::digest::{SHA256, digest};
+use ring::digest::{Context, SHA256, digest};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -28,6 +28,8 @@ const VERSION: u64 = 1;
 pub const HEAD_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an image at most.
 const SIZE_MAX: u64 = 1 << 56;
+/// Counters lie below this, so that none overflows.
+const COUNT_MAX: u64 = u64::MAX / 2;
 /// Bytes of a layer at most; a reader holds several in memory. Writers end a layer at 128 MiB.
 const LAYER_BYTES_MAX: u64 = 1 << 28;
 /// Bytes of a tag and of a writer's name at most.
@@ -219,6 +221,15 @@ impl Head {
         state.layers.iter().filter_map(|&place| self.layers.get(place)).cloned().collect()
     }
 
+    /// Identifies the content of a state: two states with one identity have equal blocks, whatever
+    /// else their heads claim.
+    pub fn identity_of(&self, state: &State) -> String {
+        let mut context = Context::new(&SHA256);
+        context.update(&state.size.to_le_bytes());
+        self.layers_of(state).iter().for_each(|layer| context.update(layer.sha256.as_bytes()));
+        hex(context.finish().as_ref())
+    }
+
     /// The places of these layers, some of which are new.
     pub fn places_of(&mut self, layers: &[Layer]) -> Vec<usize> {
         let mut places: HashMap<String, usize> =
@@ -320,6 +331,9 @@ impl Head {
         if !is_hex(&self.uuid, 32) || !is_hex(&self.lineage, 32) || !is_hex(&self.nonce, 32) {
             return Err("an identity is not 32 hexadecimal digits");
         }
+        if self.epoch > COUNT_MAX || self.sweeps > COUNT_MAX {
+            return Err("a counter has an impossible value");
+        }
         for layer in &self.layers {
             let is_sized = layer.bytes <= LAYER_BYTES_MAX
                 && layer.index_bytes <= layer.bytes
@@ -341,7 +355,7 @@ impl Head {
             return Err("its states are not in order");
         }
         for state in &self.states {
-            if state.size == 0 || state.size > SIZE_MAX || state.generation > u64::MAX / 2 {
+            if state.size == 0 || state.size > SIZE_MAX || state.generation > COUNT_MAX {
                 return Err("a state has an impossible size or generation");
             }
             if state.layers.iter().any(|&place| place >= self.layers.len()) {
@@ -361,7 +375,7 @@ pub fn is_tag(text: &str) -> bool {
 }
 
 /// Whether a text can be the name of a layer.
-fn is_id(text: &str) -> bool {
+pub fn is_id(text: &str) -> bool {
     (1..=80).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-'))
 }
 

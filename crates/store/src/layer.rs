@@ -101,9 +101,26 @@ impl Index {
         self.runs.iter().flat_map(|run| run.first..run.end())
     }
 
-    /// The layer's blocks that are zero.
+    /// The layer's blocks that are zero. Their number is bounded by nothing: a few bytes can name
+    /// 2^44 of them.
     pub fn zero_blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.zeros.iter().flat_map(|run| run.first..run.end())
+    }
+
+    /// Number of blocks that are zero.
+    pub fn zero_count(&self) -> u64 {
+        self.zeros.iter().fold(0, |sum, run| sum.saturating_add(run.count))
+    }
+
+    /// Whether the layer says that a block is zero.
+    pub fn is_zero(&self, block: u64) -> bool {
+        let behind = self.zeros.partition_point(|run| run.end() <= block);
+        self.zeros.get(behind).is_some_and(|run| run.first <= block)
+    }
+
+    /// Without the blocks that have content.
+    pub fn into_zeros(self) -> Index {
+        Index { zeros: self.zeros, ..Index::default() }
     }
 
     /// Number of blocks with content.
@@ -302,6 +319,12 @@ impl Builder {
         if self.frame.len() == FRAME_BLOCKS * BLOCK { self.end_frame() } else { Ok(()) }
     }
 
+    /// Adds zero blocks.
+    #[cfg(test)]
+    pub fn add_zeros(&mut self, first: u64, count: u64) {
+        self.index.zeros.push(Run { first, count });
+    }
+
     /// Adds a block that is zero.
     pub fn add_zero(&mut self, number: u64) {
         push_block(&mut self.index.zeros, number);
@@ -394,6 +417,15 @@ impl<'i> Stack<'i> {
     /// What a block is: that of the newest layer that has it, zero if none has.
     pub fn find(&mut self, block: u64) -> Content {
         self.0.iter_mut().find_map(|cursor| cursor.find(block).0).unwrap_or(Content::Zero)
+    }
+
+    /// The end of the blocks from this one on of which each layer says the same as of this one,
+    /// which [`Stack::next`] has returned.
+    pub fn end_of_run(&self, block: u64) -> u64 {
+        let runs =
+            self.0.iter().flat_map(|cursor| [cursor.index.runs.get(cursor.run), cursor.index.zeros.get(cursor.zero)]);
+        let ends = runs.flatten().map(|run| if run.first <= block { run.end() } else { run.first });
+        ends.min().unwrap_or(u64::MAX)
     }
 
     /// The first block from this one on of which any layer says anything.

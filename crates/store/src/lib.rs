@@ -24,6 +24,8 @@ mod defects;
 mod directory;
 mod error;
 mod head;
+#[cfg(test)]
+mod hostile_tests;
 mod image;
 mod layer;
 mod location;

@@ -24,6 +24,9 @@ const BYTES_MAX: u64 = 256 << 20;
 /// Blocks of a merged layer.
 const BLOCKS_MAX: usize = 32 << 10;
 
+/// Zero blocks of the layers that are merged at once: each takes memory.
+const ZEROS_MAX: u64 = 4 << 20;
+
 /// Merges layers of the newest state if there are many; returns how many. If another process
 /// replaces the head meanwhile, nothing is merged.
 pub async fn merge(objects: &Objects, cache: &Cache, now: u64) -> Result<usize, StoreError> {
@@ -38,6 +41,9 @@ pub async fn merge(objects: &Objects, cache: &Cache, now: u64) -> Result<usize, 
     }
     let fetch = async |layer: &Layer| objects.layer(layer).await;
     let contents: Vec<(Index, Bytes)> = stream::iter(&merged).map(fetch).buffered(PARALLEL).try_collect().await?;
+    if contents.iter().fold(0, |sum: u64, (index, _)| sum.saturating_add(index.zero_count())) > ZEROS_MAX {
+        return Ok(0);
+    }
     for built in combine(&contents, start == 0)? {
         let (layer, tail) = put(objects.clone(), newest.generation, built).await?;
         cache.keep_index(&layer, &tail);

@@ -6,8 +6,9 @@
 //! carries this writer's nonce.
 
 use crate::defects::{Defect, has};
+use crate::directory::NoObject;
 use crate::error::StoreError;
-use crate::head::{HEAD_BYTES_MAX, Head, HeadError, Layer, hex, random_hex};
+use crate::head::{HEAD_BYTES_MAX, Head, HeadError, Layer, hex, is_id, random_hex};
 use crate::layer::{Index, LayerError};
 use crate::location::Location;
 use bytes::Bytes;
@@ -176,6 +177,9 @@ impl Objects {
             Error::NotFound { .. } => {
                 Failure::Lasting(StoreError::Damaged { object, reason: "it is not there".into() })
             }
+            Error::Generic { source, .. } if source.is::<NoObject>() => {
+                Failure::Lasting(StoreError::Damaged { object, reason: source.to_string() })
+            }
             Error::UnknownConfigurationKey { .. } | Error::InvalidPath { .. } => {
                 Failure::Lasting(StoreError::Request { action, object, reason })
             }
@@ -333,7 +337,8 @@ impl Objects {
             Ok(listed
                 .into_iter()
                 .filter_map(|meta| {
-                    let name = meta.location.filename()?.to_owned();
+                    // What has no such name is not ours, and is not removed.
+                    let name = meta.location.filename().filter(|name| is_id(name))?.to_owned();
                     Some((name, meta.size, u64::try_from(meta.last_modified.timestamp()).unwrap_or(0)))
                 })
                 .collect())

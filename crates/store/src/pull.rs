@@ -6,15 +6,16 @@
 
 use crate::error::StoreError;
 use crate::head::{At, Head, Layer, State};
-use crate::layer::BLOCK;
+use crate::layer::{BLOCK, Index};
 use crate::objects::{Event, Objects};
 use crate::push::PARALLEL;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// How often a pull begins again because layers were gone.
-const ROUNDS: u32 = 3;
+/// How often a pull begins because layers were gone.
+pub const ROUNDS: u32 = 3;
 
 /// The state that is asked for.
 fn find<'h>(objects: &Objects, head: &'h Head, at: &At) -> Result<&'h State, StoreError> {
@@ -47,12 +48,12 @@ pub async fn pull(objects: &Objects, at: &At, into: &File) -> Result<State, Stor
     }
 }
 
-async fn write_layers(objects: &Objects, state: &State, layers: Vec<Layer>, into: &File) -> Result<(), StoreError> {
+/// Writes the state that consists of these layers into a file. `Damaged`: a layer may be gone.
+pub async fn write_layers(objects: &Objects, state: &State, layers: Vec<Layer>, into: &File) -> Result<(), StoreError> {
     let local = |source| StoreError::Local { action: "write", path: "the pulled image".into(), source };
     into.set_len(0).and_then(|()| into.set_len(state.size)).map_err(local)?;
     let blocks = state.size.div_ceil(BLOCK as u64);
-    // A bit per block: it is as a newer layer says.
-    let mut is_done = vec![0u64; blocks.div_ceil(64) as usize];
+    let mut newer = Newer::default();
     let all: u64 = layers.iter().map(|layer| layer.bytes).sum();
     let mut bytes = 0;
     let fetch = async |layer: Layer| {
@@ -61,17 +62,8 @@ async fn write_layers(objects: &Objects, state: &State, layers: Vec<Layer>, into
     };
     let mut fetched = stream::iter(layers.into_iter().rev()).map(fetch).buffered(PARALLEL);
     while let Some((layer, index, content)) = fetched.try_next().await? {
-        let mut claim = |block: u64| {
-            let Some(word) = is_done.get_mut((block / 64) as usize) else { return false };
-            let is_new = *word & (1 << (block % 64)) == 0;
-            *word |= 1 << (block % 64);
-            is_new
-        };
         // Blocks beyond the end belong to a larger image before a resize.
-        let wanted: Vec<bool> = index.blocks().map(|block| block < blocks && claim(block)).collect();
-        for block in index.zero_blocks() {
-            claim(block);
-        }
+        let wanted: Vec<bool> = index.blocks().map(|block| block < blocks && newer.claim(block)).collect();
         let read = index.read(&content, &mut |place| wanted[place], &mut |number, block| {
             let at = number * BLOCK as u64;
             into.write_all_at(&block[..block.len().min((state.size - at) as usize)], at)
@@ -80,6 +72,26 @@ async fn write_layers(objects: &Objects, state: &State, layers: Vec<Layer>, into
         read.map_err(|error| StoreError::Damaged { object, reason: format!("{error:?}") })?.map_err(local)?;
         bytes += layer.bytes;
         objects.notify(Event::Done { bytes, of: all })?;
+        newer.zeros.push(index.into_zeros());
     }
     Ok(())
+}
+
+/// Of which blocks newer layers say what they are. It takes memory for what the layers hold, not
+/// for the size that a head claims.
+#[derive(Default)]
+struct Newer {
+    /// Blocks with content: bits, by the number of the block divided by 64.
+    written: HashMap<u64, u64>,
+    zeros: Vec<Index>,
+}
+
+impl Newer {
+    /// Whether no newer layer has the block. From now on one has.
+    fn claim(&mut self, block: u64) -> bool {
+        let word = self.written.entry(block / 64).or_default();
+        let is_new = *word & (1 << (block % 64)) == 0 && !self.zeros.iter().any(|index| index.is_zero(block));
+        *word |= 1 << (block % 64);
+        is_new
+    }
 }

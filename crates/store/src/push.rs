@@ -355,10 +355,13 @@ impl Comparison<'_> {
     /// Compares a hole that ends before a block.
     fn add_hole(&mut self, end: u64) {
         while let Some(number) = self.stack.next(self.next).filter(|&number| number < end) {
-            if self.stack.find(number) != Content::Zero {
+            if self.stack.find(number) == Content::Zero {
+                // A store may name any number of zero blocks: they are passed at once.
+                self.next = self.stack.end_of_run(number).min(end);
+            } else {
                 self.builder.add_zero(number);
+                self.next = number + 1;
             }
-            self.next = number + 1;
         }
     }
 

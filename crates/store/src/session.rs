@@ -23,7 +23,27 @@ const THREADS: usize = 2;
 pub struct Store {
     objects: Objects,
     cache: Cache,
-    runtime: Runtime,
+    runtime: Ending,
+}
+
+/// A runtime whose end waits for no request that is under way: a read of a dead disk may never end.
+struct Ending(Option<Runtime>);
+
+impl Ending {
+    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        match &self.0 {
+            Some(runtime) => runtime.block_on(work),
+            None => unreachable!("it is taken when it is dropped"),
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Store {
@@ -33,7 +53,7 @@ impl Store {
         let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
         let runtime = runtime
             .map_err(|error| StoreError::Setup { shown: objects.shown().to_owned(), reason: error.to_string() })?;
-        Ok(Store { objects, cache, runtime })
+        Ok(Store { objects, cache, runtime: Ending(Some(runtime)) })
     }
 
     /// The URL, for messages.
@@ -94,18 +114,42 @@ impl Store {
 
     /// The newest state as a file of the cache. It is fetched unless it is there.
     pub fn cached(&self) -> Result<Cached, StoreError> {
-        let head = self.head()?;
+        let mut head = self.head()?;
+        for _ in 1..pull::ROUNDS {
+            match self.cached_of(&head) {
+                // A sweep may have removed the state, and a merge may have given it other layers.
+                Err(error @ StoreError::Damaged { .. }) => {
+                    let now = self.head()?;
+                    if now == head {
+                        return Err(error);
+                    }
+                    head = now;
+                }
+                result => return result,
+            }
+        }
+        self.cached_of(&head)
+    }
+
+    /// The newest state of this head. The file has exactly the layers that the head names: another
+    /// head could have any content under its generation.
+    fn cached_of(&self, head: &Head) -> Result<Cached, StoreError> {
         let missing = || StoreError::NoState { shown: self.shown().to_owned(), wanted: At::Newest.to_string() };
-        let generation = head.newest().ok_or_else(missing)?.generation;
-        let path = self.cache.image(&head.lineage, generation).ok_or(StoreError::NoCache)?;
-        if !path.exists() {
-            match self.pull(&At::Generation(generation), &path, false) {
+        let newest = head.newest().ok_or_else(missing)?;
+        let place = self.cache.image(&head.identity_of(newest), newest.size);
+        let (path, is_there) = place.ok_or(StoreError::NoCache)?;
+        if !is_there {
+            let fetched = receive(&path, false, |file| {
+                self.runtime.block_on(pull::write_layers(&self.objects, newest, head.layers_of(newest), file))
+            });
+            match fetched {
                 // Another process may have fetched it meanwhile.
                 Err(error) if !path.exists() => return Err(error),
                 _ => self.cache.trim(),
             }
         }
-        Ok(Cached { path, state: Condition::State { lineage: head.lineage, generation } })
+        let state = Condition::State { lineage: head.lineage.clone(), generation: newest.generation };
+        Ok(Cached { path, state })
     }
 
     /// Removes what no kept state needs, after `grace` seconds.

@@ -33,6 +33,13 @@ fn calls_with_odd_arguments_have_the_answers_of_tmpfs() {
     assert_same(&program, "");
 }
 
+#[test]
+fn a_working_directory_with_a_path_that_is_too_long_is_found_as_elsewhere() {
+    let directory = scratch();
+    let Some(program) = compiled("long_directory", directory.path()) else { return };
+    assert_same(&program, "");
+}
+
 /// It sees none of the library's.
 #[test]
 fn a_program_sees_its_own_descriptors() {

@@ -91,6 +91,10 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Verdict> {
     let Some(directory) = inside.session.process.directory() else { return Ok(NATIVE) };
     let start = path_of(server, &inside.session.caller, directory, inside.path)?;
     let length = inside.path.len() - start;
+    // As the kernel, which has a page for the path. The C library then finds the path by itself.
+    if length > libc::PATH_MAX as usize {
+        return Err(Errno::ENAMETOOLONG);
+    }
     if length as u64 > room {
         return Err(Errno::ERANGE);
     }
