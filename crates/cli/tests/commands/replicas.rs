@@ -190,29 +190,29 @@ fn a_store_that_is_away_is_reported_and_waited_for() {
     let (image, url, user) = (place.pushed(), place.url(), place.user());
     let mut replica = Replica::start(&user, &image, &url, &[]);
     replica.event("pushed");
-    // The head cannot be read, as if its disk did not answer.
-    let [head, away] = ["store/head", "store/away"].map(|name| place.path(name));
-    fs::rename(&head, &away).unwrap();
-    std::os::unix::fs::symlink("head", &head).unwrap();
+    // The directory cannot be read, as if its disk did not answer.
+    let [store, away] = ["store", "away"].map(|name| place.path(name));
+    fs::rename(&store, &away).unwrap();
+    std::os::unix::fs::symlink("store", &store).unwrap();
     run_in(&image, "echo later > later");
     let waiting = replica.event("waiting");
     assert!(waiting["seconds"].as_u64().unwrap() >= 5, "{waiting}");
-    fs::remove_file(&head).unwrap();
-    fs::rename(&away, &head).unwrap();
+    fs::remove_file(&store).unwrap();
+    fs::rename(&away, &store).unwrap();
     replica.event("answered");
     let target = place.directory.path().join("pulled");
     replica.until(&user, &url, &target, |pulled| run_in(pulled, "ls").contains("later"));
     // At the end it is not waited for.
-    fs::rename(&head, &away).unwrap();
-    std::os::unix::fs::symlink("head", &head).unwrap();
+    fs::rename(&store, &away).unwrap();
+    std::os::unix::fs::symlink("store", &store).unwrap();
     run_in(&image, "echo last > last");
     replica.event("waiting");
     replica.signal(Signal::TERM);
     let (code, _, message) = replica.end();
     assert_eq!(code, Some(1));
     assert!(message.contains("newest state in the store is generation"), "{message}");
-    fs::remove_file(&head).unwrap();
-    fs::rename(&away, &head).unwrap();
+    fs::remove_file(&store).unwrap();
+    fs::rename(&away, &store).unwrap();
     assert!(user.does(&["push", &image, &url]).contains("pushed to"));
 }
 
