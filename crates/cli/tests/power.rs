@@ -426,6 +426,38 @@ fn a_full_disk_is_reported_and_nothing_that_was_committed_is_hurt() {
 }
 
 #[test]
+fn changes_that_a_full_disk_cannot_take_wait_for_space_and_the_image_can_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    if !can_make("ext4") {
+        eprintln!("\n*** SKIPPED: changes beyond a full disk: this needs root and mkfs.ext4 ***\n");
+        return;
+    }
+    let disk = Disk::make("ext4", Cut::Shutdown, directory.path(), 128 << 20).unwrap();
+    let (image, filler) = (disk.point.join("image"), disk.point.join("filler"));
+    let image = image.to_str().unwrap();
+    let run = |options: &[&str], script: &str| {
+        let arguments =
+            [&["run", "--image", image, "-C", "/mnt/directfs"], options, &["--", "sh", "-c", script]].concat();
+        support::directfs(&arguments)
+    };
+    assert!(support::directfs(&["mkfs", "--size", "128M", "--sparse", image]).status.success());
+    std::fs::write(&filler, vec![1; 96 << 20]).unwrap();
+    let script = "for i in 1 2 3 4 5 6; do head -c 5M /dev/urandom >$i; done; sha256sum ?";
+    let written = run(&[], script);
+    assert_eq!(written.status.code(), Some(125), "{}", support::stderr(&written));
+    let refused = run(&[], "rm *");
+    assert_eq!(refused.status.code(), Some(125));
+    let message = support::stderr(&refused);
+    assert!(message.contains("free space on the disk") && message.contains("--read-only"), "{message}");
+    let read = run(&["--read-only"], "sha256sum ?");
+    assert_eq!(support::stdout(&read), support::stdout(&written), "{}", support::stderr(&read));
+    std::fs::remove_file(&filler).unwrap();
+    let found = run(&[], "sha256sum ?");
+    assert_eq!(support::stdout(&found), support::stdout(&written), "{}", support::stderr(&found));
+    disk.unmount();
+}
+
+#[test]
 fn an_ext4_that_fills_under_a_working_copy_on_it_is_a_lack_of_space() {
     fill_under_a_working_copy("ext4", 128 << 20);
 }

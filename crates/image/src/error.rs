@@ -40,6 +40,16 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// The last use left changes in memory, and the disk has no space for them.
+    #[error(
+        "the disk of {} is full, and the last use left changes in memory that must be written there first: free space on the disk \
+         and try again; until then the image can be read (`run --read-only`), and `directfs ps --left` can give the changes up",
+        path.display()
+    )]
+    DiskFull {
+        /// The image.
+        path: PathBuf,
+    },
     /// A snapshot stood still while programs filled the journal.
     #[error(
         "the snapshot of {} was stopped, or very slow, while programs wrote more than the journal holds, which then went to \

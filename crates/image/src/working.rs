@@ -201,7 +201,10 @@ impl<'a> Base<'a> {
         // Its process may have died inside a commit, so only the disk shows where the log ends.
         commits.begin(journal, &state.get(), head.uuid, &identity_of(self.file, self.path)?);
         let put = commit_all(commits, &left.mapping, head.image_bytes);
-        put.map_err(|errno| self.file_error("write the newest changes to")(io::Error::from_raw_os_error(errno.0)))?;
+        put.map_err(|errno| match errno {
+            posix::Errno::ENOSPC => ImageError::DiskFull { path: self.path.to_owned() },
+            errno => self.file_error("write the newest changes to")(io::Error::from_raw_os_error(errno.0)),
+        })?;
         state.set(journal::StateStore::load(commits));
         commits.set_saved();
         self.name_runtime_directory(0)?;

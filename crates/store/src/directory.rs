@@ -88,9 +88,15 @@ impl Directory {
             let file =
                 File::options().create(true).append(true).custom_flags(flags.bits().cast_signed()).open(&path)?;
             flock(&file, FlockOperation::LockExclusive)?;
-            Ok::<_, std::io::Error>(file)
+            Ok::<_, io::Error>(file)
         });
-        locked.await?.map_err(|source| Error::Generic { store: "directory", source: source.into() })
+        locked.await?.map_err(|source| Error::Generic {
+            store: "directory",
+            source: match Errno::from_io_error(&source) {
+                Some(Errno::LOOP) => NoObject("its lock is a link").into(),
+                _ => source.into(),
+            },
+        })
     }
 }
 
