@@ -251,7 +251,7 @@ pub async fn takeovers(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn whoever_takes_over_no_acknowledged_state_of_a_replica_is_replaced_by_an_older_one() {
+fn takeovers_replace_no_acknowledged_state_of_a_replica_by_an_older_one() {
     for seed in 1..=seeds(12) {
         let violations = on_virtual_time(takeovers(seed));
         assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
