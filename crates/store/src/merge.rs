@@ -41,10 +41,19 @@ pub async fn merge(objects: &Objects, cache: &Cache, now: u64) -> Result<usize, 
     }
     let fetch = async |layer: &Layer| objects.layer(layer).await;
     let contents: Vec<(Index, Bytes)> = stream::iter(&merged).map(fetch).buffered(PARALLEL).try_collect().await?;
-    if contents.iter().fold(0, |sum: u64, (index, _)| sum.saturating_add(index.zero_count())) > ZEROS_MAX {
+    // Layers from one with too many zero blocks on stay, and those above it are merged.
+    let mut zeros: u64 = 0;
+    let too_many = contents.iter().rposition(|(index, _)| {
+        zeros = zeros.saturating_add(index.zero_count());
+        zeros > ZEROS_MAX
+    });
+    let staying = too_many.map_or(0, |at| at + 1);
+    let contents = &contents[staying..];
+    if contents.len() < LAYERS {
         return Ok(0);
     }
-    for built in combine(&contents, start == 0)? {
+    layers.extend_from_slice(&merged[..staying]);
+    for built in combine(contents, start + staying == 0)? {
         let (layer, tail) = put(objects.clone(), newest.generation, built).await?;
         cache.keep_index(&layer, &tail);
         layers.push(layer);
@@ -53,7 +62,7 @@ pub async fn merge(objects: &Objects, cache: &Cache, now: u64) -> Result<usize, 
     head.states.last_mut().into_iter().for_each(|state| state.layers.clone_from(&places));
     head.prune(now);
     match objects.replace_head(Some(&found), &mut head).await? {
-        Replaced::Done => Ok(merged.len()),
+        Replaced::Done => Ok(contents.len()),
         Replaced::Lost => Ok(0),
     }
 }
