@@ -21,7 +21,7 @@ use crate::objects::check_tail;
 use image::users;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -175,14 +175,22 @@ fn trim_to(directory: &Path, limit: u64) {
     }
 }
 
-/// Whether a directory belongs to this user alone; an absent one is made. Another user, or the
-/// owner of a HOME that is not this user's, could put images into it.
+/// Whether a directory belongs to this user alone, and only root and this user can put
+/// another one in its place; an absent one is made. The owner of a HOME that is not this user's
+/// could put images into it.
 fn is_private(directory: &Path) -> bool {
     if !directory.exists() && private_directory(&directory.join("images")).is_err() {
         return false;
     }
-    directory.metadata().is_ok_and(|found| {
-        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
+    let user = rustix::process::geteuid().as_raw();
+    let is_ours = |found: &Metadata| found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0;
+    // In a directory with the sticky bit others cannot rename what is this user's.
+    let is_safe = |found: &Metadata| {
+        [0, user].contains(&found.uid()) && (found.mode() & 0o002 == 0 || found.mode() & 0o1000 != 0)
+    };
+    directory.canonicalize().is_ok_and(|place| {
+        place.metadata().is_ok_and(|found| is_ours(&found))
+            && place.ancestors().skip(1).all(|above| above.metadata().is_ok_and(|found| is_safe(&found)))
     })
 }
 
