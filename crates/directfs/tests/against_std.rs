@@ -1,14 +1,12 @@
 //! Operations on std::fs and on the library have the same results.
 
-mod support;
-
+use crate::support::{Scratch, scratch_directory};
 use directfs::FileSystem;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
-use support::{Scratch, scratch_directory};
 
 #[derive(Debug, Clone)]
 enum Operation {

@@ -1,10 +1,8 @@
 //! Errors: permissions of other users, images in use, closed images, messages.
 
-mod support;
-
+use crate::support::{Scratch, errno, scratch_directory};
 use directfs::{Closed, Credentials, Image, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use support::{Scratch, errno, scratch_directory};
 
 #[test]
 fn other_users_are_refused() {
@@ -78,7 +76,7 @@ fn images_in_use_or_missing_or_foreign() {
     let open = Image::options().timeout(std::time::Duration::from_millis(20));
     let error = open.clone().exclusive(true).open(&scratch.path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceBusy);
-    let error = Image::create(&scratch.path).size(support::IMAGE_BYTES).create().unwrap_err();
+    let error = Image::create(&scratch.path).size(crate::support::IMAGE_BYTES).create().unwrap_err();
     assert!([libc::EBUSY, libc::EEXIST].contains(&error.errno()), "{error}");
     let missing = scratch.directory.path().join("missing");
     assert_eq!(Image::open(&missing).unwrap_err().kind(), ErrorKind::NotFound);

@@ -1,7 +1,6 @@
 //! Locks, extended attributes, confined roots, durability, and the death of a process.
 
-mod support;
-
+use crate::support::{Scratch, errno};
 use directfs::{
     Closed, Credentials, Durability, FileFlags, FileSystem, FileTimes, Image, LockedRange, OpenOptions, SetXattr,
 };
@@ -9,7 +8,6 @@ use std::fs::TryLockError;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use support::{Scratch, errno};
 
 fn flags(set: impl FnOnce(&mut FileFlags)) -> FileFlags {
     let mut flags = FileFlags::default();
@@ -206,7 +204,7 @@ fn the_death_of_a_process_releases_its_locks_and_files() {
     let Scratch { image, fs, path, directory: _directory } = Scratch::new();
     let free = fs.space().unwrap().files_free;
     let mut other = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "second_process", "--nocapture"])
+        .args(["--exact", "files::second_process", "--nocapture"])
         .env("DIRECTFS_TEST_IMAGE", &path)
         .stdout(Stdio::piped())
         .spawn()

@@ -1,12 +1,10 @@
 //! Power cuts inside changes of files: at every fence, with every kind of loss, a file is as before
 //! the call or as after it.
 
-mod support;
-
+use crate::support::{Image, new_file};
 use engine::{AllocateMode, AttachOptions, Node, Thread, visit_body};
 use pmem::{CrashImage, Grain, Mapping, Memory, Recorded, Recorder};
 use std::sync::Arc;
-use support::{Image, new_file};
 
 const BLOCK: u64 = 4096;
 const IMAGE_BYTES: u64 = 2 << 20;

@@ -2,16 +2,14 @@
 //! version of the format.
 //!
 //! An image is kept as text, a line for each nonzero cache line: its offset and its bytes in hex.
-//! `cargo test -p directfs-engine --test golden -- --ignored` rewrites those of the present
+//! `cargo test -p directfs-engine golden -- --ignored` rewrites those of the present
 //! version and features; a change that requires this changes the format.
 
-mod support;
-
+use crate::support::*;
 use engine::format::{FileKind, LogPage};
 use engine::{Changes, FileFlags, NewNode, Node, RenameFlags, Thread};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use support::*;
 
 const LENGTH: u64 = 2 << 20;
 

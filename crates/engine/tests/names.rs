@@ -1,12 +1,10 @@
 //! Names: making, finding, linking, moving, removing and listing them, before and after a crash.
 
-mod support;
-
+use crate::support::*;
 use engine::format::FileKind;
 use engine::{Corruption, Error, NewNode, RenameFlags};
 use pmem::Direct;
 use std::collections::{BTreeMap, HashSet};
-use support::*;
 
 const MIB: u64 = 1 << 20;
 

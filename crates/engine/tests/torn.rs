@@ -1,13 +1,11 @@
 //! Power cuts that tear lines inside operations on names. Each test covers fields that no checksum
 //! covers.
 
-mod support;
-
+use crate::support::{Image, make_directory, new_file, permit, permit_rename, touch};
 use engine::format::FileKind;
 use engine::{AttachOptions, NewNode, Node, RenameFlags, Thread};
 use pmem::{CrashImage, Grain, Mapping, Memory, Recorder};
 use std::sync::Arc;
-use support::{Image, make_directory, new_file, permit, permit_rename, touch};
 
 const IMAGE_BYTES: u64 = 2 << 20;
 const SAMPLE: u64 = 300;

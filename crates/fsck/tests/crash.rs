@@ -1,13 +1,11 @@
 //! Crash tests: before recovery an image has at most notes, after recovery it has no findings.
 
-mod support;
-
+use crate::support::engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
 use engine::format::FileKind;
 use engine::{AllocateMode, AttachOptions, NewNode, Node, RenameFlags, Thread};
 use fsck::{Options, Report, check};
 use pmem::{CrashImage, Direct, Grain, Memory, Recorder};
 use std::sync::Arc;
-use support::engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
 
 type Operation<M> = fn(&Thread<'_, M>, Node);
 

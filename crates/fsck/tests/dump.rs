@@ -1,10 +1,8 @@
 //! The output of dumps.
 
-mod support;
-
+use crate::support::{DamagedImage, sample, scattered};
 use fsck::dump::{DumpError, Target, dump};
 use pmem::BLOCK_BYTES;
-use support::{DamagedImage, sample, scattered};
 
 fn text(damaged: &DamagedImage, target: Target, raw: bool) -> String {
     let mut text = String::new();

@@ -1,12 +1,10 @@
 //! Arbitrary bytes: the check terminates on any content, without panic.
 
-mod support;
-
+use crate::support::engine_support::{Image, Random};
+use crate::support::{DamagedImage, sample};
 use fsck::dump::{Target, dump};
 use fsck::{Options, check};
 use pmem::BLOCK_BYTES;
-use support::engine_support::{Image, Random};
-use support::{DamagedImage, sample};
 
 /// Checks with and without the clean flag, and dumps something.
 fn look(damaged: &DamagedImage, random: &mut Random) {

@@ -1,15 +1,13 @@
 //! Injected corruptions: every invariant is broken by itself, and its finding must be reported.
 
-mod support;
-
+use crate::support::corruptions::{CORRUPTIONS, FREE_INODE, dentry_block, journal, page, rename_record, write_record};
+use crate::support::engine_support::Image;
+use crate::support::{DamagedImage, SLOTS, expect_kinds, sample};
 use engine::format::{FORMAT_VERSION, MAGIC, ROOT_INODE, SlotTag, slot_word};
 use fsck::FindingKind::{self, *};
 use fsck::{EXIT_ERRORS_LEFT, EXIT_OPERATIONAL, Repair, Severity};
 use pmem::BLOCK_BYTES;
 use std::collections::BTreeSet;
-use support::corruptions::{CORRUPTIONS, FREE_INODE, dentry_block, journal, page, rename_record, write_record};
-use support::engine_support::Image;
-use support::{DamagedImage, SLOTS, expect_kinds, sample};
 
 #[test]
 fn every_corruption_is_found_by_its_name() {
@@ -182,12 +180,12 @@ fn a_damaged_superblock_is_replaced_by_its_copy_for_the_check() {
 
 #[test]
 fn an_image_without_a_root_is_reported_as_such() {
-    let image = Image::new(support::IMAGE_BYTES);
+    let image = Image::new(crate::support::IMAGE_BYTES);
     let damaged = DamagedImage::new(&image);
     damaged.set(damaged.inode_offset(ROOT_INODE), 1);
     let report = damaged.check();
     assert!(report.kinds().contains(&RootMissing), "{report}");
-    let image = Image::new(support::IMAGE_BYTES);
+    let image = Image::new(crate::support::IMAGE_BYTES);
     let damaged = DamagedImage::new(&image);
     damaged.change_identity(ROOT_INODE, 4, 0, 0);
     let report = damaged.check();

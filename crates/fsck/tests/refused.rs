@@ -2,14 +2,12 @@
 //! targets with zero bytes, attributes that no file has. The engine calls it damage, and a repair
 //! makes it possible again.
 
-mod support;
-
+use crate::support::engine_support::Attached;
+use crate::support::{DamagedImage, sample};
 use engine::format::is_possible_name;
 use engine::{Error, Node, Thread};
 use fsck::{Options, repair};
 use pmem::Direct;
-use support::engine_support::Attached;
-use support::{DamagedImage, sample};
 
 /// Spellings that mean another file to programs, or cannot be passed to them.
 const SPELLINGS: [&[u8]; 6] = [b"../profile", b"/ab", b"..", b".", b"a/b", b"zero\0byte"];

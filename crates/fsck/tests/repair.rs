@@ -1,17 +1,15 @@
 //! Repair tests: every injected corruption is repaired, and everything reachable before stays
 //! reachable with the same bytes.
 
-mod support;
-
+use crate::support::corruptions::{CORRUPTIONS, Corruption};
+use crate::support::engine_support::{Attached, Image, new_file};
+use crate::support::{DamagedImage, IMAGE_BYTES, LOG, SLOTS, expect_kinds, sample, scattered};
 use engine::Node;
 use engine::format::{FileKind, Property, ROOT_INODE, SegmentEntry, State, Superblock};
 use fsck::{EXIT_CORRECTED, Finding, FindingKind, Options, Repair, Repaired, Severity, repair};
 use pmem::{BLOCK_BYTES, CrashImage, Direct, Grain, Memory, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::corruptions::{CORRUPTIONS, Corruption};
-use support::engine_support::{Attached, Image, new_file};
-use support::{DamagedImage, IMAGE_BYTES, LOG, SLOTS, expect_kinds, sample, scattered};
 
 const NOW_NS: i64 = 1_700_000_100_000_000_000;
 
@@ -460,7 +458,7 @@ fn a_wrong_map_of_inodes_takes_nothing_from_what_has_names() {
         let before = damaged.check().counts;
         damaged.mark_inode(if path.is_empty() { ROOT_INODE } else { damaged.find(path).number }, false);
         if dropped {
-            (0..8).for_each(|word| damaged.set(support::SNAPSHOT + word * 8, 0));
+            (0..8).for_each(|word| damaged.set(crate::support::SNAPSHOT + word * 8, 0));
         }
         let kind = if dropped { FindingKind::SnapshotDropped } else { FindingKind::SnapshotChecksum };
         expect_kinds(&damaged.check(), &[kind]);
@@ -482,7 +480,7 @@ fn what_a_repair_has_not_come_to_survives_a_mount_between() {
         let image = sample();
         let damaged = DamagedImage::new(&image);
         (corruption.damage)(&damaged);
-        (0..8).for_each(|word| damaged.set(support::SNAPSHOT + word * 8, 0));
+        (0..8).for_each(|word| damaged.set(crate::support::SNAPSHOT + word * 8, 0));
         let attached = image.attach();
         {
             let thread = attached.enter();
@@ -490,7 +488,7 @@ fn what_a_repair_has_not_come_to_survives_a_mount_between() {
             // Writes may fail if the root is damaged; successful ones must not destroy anything.
             for index in 0..20 {
                 let name = format!("meanwhile-{index}");
-                if let Ok(node) = thread.create(root, name.as_bytes(), &support::engine_support::new_file()) {
+                if let Ok(node) = thread.create(root, name.as_bytes(), &crate::support::engine_support::new_file()) {
                     let _ = thread.files().write(node, 0, &[9; 20_000]);
                     thread.release(node, 1);
                 }

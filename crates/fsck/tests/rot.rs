@@ -1,11 +1,9 @@
 //! Media errors are distinguished from traces of a crash: names do not vanish, and flipped bits are
 //! corrected.
 
-mod support;
-
+use crate::support::engine_support::Attached;
+use crate::support::{DamagedImage, sample};
 use engine::Error;
-use support::engine_support::Attached;
-use support::{DamagedImage, sample};
 
 fn finds(attached: &Attached, directory: &str, name: &str) -> Result<u64, Error> {
     let thread = attached.enter();
@@ -42,7 +40,7 @@ fn the_same_on_a_clean_image_without_maps_is_damage_and_nothing_is_freed() {
     let damaged = DamagedImage::new(&image);
     let file = damaged.find("docs/file-01");
     damaged.set(file.dentry + 40, damaged.get(file.dentry + 40) ^ 0x0303);
-    (0..8).for_each(|word| damaged.set(support::SNAPSHOT + word * 8, 0));
+    (0..8).for_each(|word| damaged.set(crate::support::SNAPSHOT + word * 8, 0));
     let attached = image.attach();
     assert!(attached.report.scanned && attached.report.damaged > 0);
     attached.detach();

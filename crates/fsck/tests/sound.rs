@@ -1,12 +1,10 @@
 //! Images without findings.
 
-mod support;
-
+use crate::support::engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
+use crate::support::{DamagedImage, expect_kinds, sample, scattered};
 use engine::format::FileKind;
 use engine::{Changes, FileFlags, RenameFlags};
 use fsck::{EXIT_CLEAN, EXIT_OPERATIONAL, FindingKind, Options, Phase, Severity, check};
-use support::engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
-use support::{DamagedImage, expect_kinds, sample, scattered};
 
 #[test]
 fn an_empty_image_is_sound() {

@@ -1,8 +1,6 @@
 //! Reads through the kernel's cache, and writes that bypass it.
 
-mod common;
-
-use common::{Mounted, can_mount, given_file, in_other_process};
+use crate::common::{Mounted, can_mount, given_file, in_other_process};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -125,7 +123,7 @@ impl Drop for Mapping {
 /// One thread writes a word of a page, while another stores the next word through a mapping.
 #[test]
 fn a_write_and_a_store_in_one_page_both_last() {
-    const TEST: &str = "a_write_and_a_store_in_one_page_both_last";
+    const TEST: &str = "direct::a_write_and_a_store_in_one_page_both_last";
     if let Some(path) = given_file() {
         return write_beside_stores(&path);
     }

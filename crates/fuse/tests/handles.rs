@@ -1,9 +1,7 @@
 //! File handles on a mount, as used by NFS servers: they refer to a file for as long as it exists,
 //! even if the kernel has forgotten it meanwhile.
 
-mod common;
-
-use common::{Mounted, can_mount};
+use crate::common::{Mounted, can_mount};
 use image::Closed;
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -1,8 +1,6 @@
 //! Listings that the kernel makes again, because it must request the attributes of files anyway.
 
-mod common;
-
-use common::{Mounted, can_mount, given_file, in_other_process};
+use crate::common::{Mounted, can_mount, given_file, in_other_process};
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -113,7 +111,7 @@ fn map_each(files: &[File]) -> *mut libc::c_void {
 
 #[test]
 fn a_directory_is_listed_into_its_own_files() {
-    const TEST: &str = "a_directory_is_listed_into_its_own_files";
+    const TEST: &str = "listings::a_directory_is_listed_into_its_own_files";
     if let Some(directory) = given_file() {
         return list_into_own_files(&directory);
     }

@@ -1,8 +1,6 @@
 //! Locks of one image that is mounted twice.
 
-mod common;
-
-use common::{Mounted, can_mount};
+use crate::common::{Mounted, can_mount};
 use fuse::Server;
 use image::Image;
 use rustix::fs::{FlockOperation, flock};

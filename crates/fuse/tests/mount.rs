@@ -1,8 +1,6 @@
 //! A real mount: its behaviour for programs, compared with tmpfs.
 
-mod common;
-
-use common::{Mounted, can_mount, scratch, shell};
+use crate::common::{Mounted, can_mount, scratch, shell};
 use fuse::{MountOptions, Server};
 use image::{Closed, Image, OpenImage};
 use rustix::fs::{

@@ -1,8 +1,6 @@
 //! Mounts of processes that may not start as many threads as they want.
 
-mod common;
-
-use common::{Mounted, can_mount};
+use crate::common::{Mounted, can_mount};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

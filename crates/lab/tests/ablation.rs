@@ -1,9 +1,7 @@
 //! Ablated variants of DirectFS are still correct: each behaves like a model, with one thread and
 //! with several at the same names. Each is also the variant that it claims to be.
 
-mod common;
-
-use common::{Model, Random, any_call, one_call, tree_of};
+use crate::common::{Model, Random, any_call, one_call, tree_of};
 use engine::format::FileKind;
 use engine::{LogLocks, Tree};
 use lab::ablation::Variant;

@@ -1,9 +1,7 @@
 //! Every system behaves like a model in memory: random calls on both, with unmounts and dropped
 //! caches in between.
 
-mod common;
-
-use common::{compare_with_model, small_options};
+use crate::common::{compare_with_model, small_options};
 use lab::nova::Nova;
 use lab::pmfs::Pmfs;
 use lab::soupfs::SoupFs;

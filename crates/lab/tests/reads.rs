@@ -3,9 +3,7 @@
 //!
 //! Each call is recorded instruction by instruction, which shows what it really accessed.
 
-mod common;
-
-use common::{Image, mkfs, small_options};
+use crate::common::{Image, mkfs, small_options};
 use engine::{AttachOptions, Fs};
 use lab::calls::{Calls, System};
 use lab::directfs::DirectFs;

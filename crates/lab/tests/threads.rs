@@ -1,9 +1,7 @@
 //! Threads at the same names, with caches too small for all of them, and dropped caches now and
 //! then.
 
-mod common;
-
-use common::{Image, Random, any_call, mkfs, small_options, tree_of};
+use crate::common::{Image, Random, any_call, mkfs, small_options, tree_of};
 use engine::format::FileKind;
 use lab::calls::Calls;
 use lab::nova::Nova;

@@ -1,9 +1,7 @@
 //! Calls with a cached parent directory return the same results as without, and keep no removed
 //! directory alive.
 
-mod common;
-
-use common::{ALICE, ROOT, Session, inside};
+use crate::common::{ALICE, ROOT, Session, inside};
 use engine::{Node, Thread};
 use posix::{CachedReference, Result};
 

@@ -1,8 +1,6 @@
 //! Making, removing and renaming names: the errors, in the order of Linux.
 
-mod common;
-
-use common::{ALICE, ROOT, Session, assert_errno, inside};
+use crate::common::{ALICE, ROOT, Session, assert_errno, inside};
 use posix::{Errno, LINKS_MAX};
 
 #[test]

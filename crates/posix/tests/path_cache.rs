@@ -1,9 +1,7 @@
 //! Paths through the path cache lead to the same files as without it, whatever other callers do to
 //! the directories on the way.
 
-mod common;
-
-use common::{ALICE, BOB, ROOT, Session, inside};
+use crate::common::{ALICE, BOB, ROOT, Session, inside};
 use posix::path::{LastLink, Outcome, PathBuffer};
 use posix::{Credentials, Errno, PathCache};
 

@@ -1,8 +1,6 @@
 //! Permissions, as tables.
 
-mod common;
-
-use common::{ALICE, BOB, ROOT, Session, assert_errno, inside};
+use crate::common::{ALICE, BOB, ROOT, Session, assert_errno, inside};
 use engine::format::FileKind;
 use posix::{Capabilities, Credentials, Errno, TimeToSet, Want};
 

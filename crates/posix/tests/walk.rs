@@ -1,8 +1,6 @@
 //! The path walk: dots, slashes, links, lengths, and paths that leave the mount.
 
-mod common;
-
-use common::{ALICE, ROOT, Scratch, Session, assert_errno, inside};
+use crate::common::{ALICE, ROOT, Scratch, Session, assert_errno, inside};
 use engine::format::FileKind;
 use posix::path::{Exit, LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Errno};

@@ -1,0 +1,11 @@
+//! The tests of mounts whose server is this process.
+//!
+//! One program is built in a fraction of the time of many.
+
+mod common;
+mod direct;
+mod handles;
+mod listings;
+mod locks;
+mod mount;
+mod threads;
