@@ -79,6 +79,11 @@ fn offset_of(offset: i64) -> Result<u64> {
     u64::try_from(offset).map_err(|_| Errno::EINVAL)
 }
 
+/// The end of a transfer: EINVAL if no offset can name it, whatever the file's size.
+fn end_of(offset: u64, length: u64) -> Result<u64> {
+    offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::EINVAL)
+}
+
 impl<M: Memory> Data<'_, '_, '_, M> {
     /// Checks that bytes can be read from a description: EBADF, EISDIR, EINVAL.
     fn check_reads(self, file: &OpenFile) -> Result<()> {
@@ -102,6 +107,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
     pub fn read_at(self, file: &OpenFile, offset: i64, into: &mut [u8]) -> Result<usize> {
         self.check_reads(file)?;
         let offset = offset_of(offset)?;
+        end_of(offset, into.len() as u64)?;
         if into.is_empty() {
             return Ok(0);
         }
@@ -225,10 +231,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
     }
 
     fn check_end(offset: u64, length: u64) -> Result<()> {
-        match offset.checked_add(length) {
-            Some(end) if end <= OFFSET_END => Ok(()),
-            _ => Err(Errno::EFBIG),
-        }
+        if end_of(offset, length)? <= OFFSET_END { Ok(()) } else { Err(Errno::EFBIG) }
     }
 
     /// lseek; returns the new position. For a directory the position is a cookie.

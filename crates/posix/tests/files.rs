@@ -1,8 +1,6 @@
 //! Opening files, and their content.
 
-mod common;
-
-use common::{ALICE, ROOT, Session, assert_errno, inside};
+use crate::common::{ALICE, ROOT, Session, assert_errno, inside};
 use libc::{
     O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -83,7 +81,11 @@ fn a_description_reads_and_writes_at_its_position() {
         assert_errno(c.data().seek(&file, -1, Whence::Set), Errno::EINVAL);
         assert_errno(c.data().seek(&file, i64::MAX, Whence::Current), Errno::EINVAL);
         assert_errno(c.data().read_at(&file, -1, &mut buffer), Errno::EINVAL);
-        assert_errno(c.data().write_at(&file, i64::MAX, b"xy"), Errno::EFBIG);
+        // No offset names the end.
+        assert_errno(c.data().write_at(&file, i64::MAX, b"xy"), Errno::EINVAL);
+        assert_errno(c.data().read_at(&file, i64::MAX, &mut buffer), Errno::EINVAL);
+        assert_errno(c.data().write_at(&file, i64::MAX - 1, b"x"), Errno::EFBIG);
+        assert_eq!(c.data().read_at(&file, i64::MAX - 100, &mut buffer).unwrap(), 0);
         assert_eq!(c.data().write(&file, b"!").unwrap(), 1);
         assert_eq!(c.data().read_at(&file, 0, &mut buffer).unwrap(), 14);
         assert_eq!(&buffer[..14], b"Jello world\0\0!");
