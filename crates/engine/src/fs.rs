@@ -101,11 +101,6 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// Whether any process writes the image in the DRAM region that this process uses.
-    pub fn is_written(&self) -> bool {
-        !self.untouched
-    }
-
     /// An allocator that fills an area of the DRAM region upwards takes `bytes` of it, counted from
     /// the start of the area, which is aligned to huge pages. On reaching another huge page,
     /// provides that page as a whole. This costs less than single pages, and lookups miss the TLB

@@ -42,6 +42,10 @@ impl<M: Memory> Attempt<'_, M> {
         try_set(self.file, byte, lock).map_err(|source| lock_error(self.path, source))
     }
 
+    fn is_written_by_others(&self) -> Result<bool, ImageError> {
+        locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))
+    }
+
     pub fn attaching(&self, lock: Lock) -> Result<LockGuard<&File>, ImageError> {
         LockGuard::take(&**self.file, Byte::Attaching, lock)
             .map_err(|source| lock_error(self.path, source))?
@@ -64,7 +68,9 @@ impl<M: Memory> Attempt<'_, M> {
         if !first && self.options.exclusive {
             return Err(ImageError::NotExclusive { path: self.path.to_owned() });
         }
-        if !first && !self.set(Byte::Attached, Lock::Shared)? {
+        // Processes that only read share nothing.
+        let is_shared = || Ok::<_, ImageError>(self.is_written_by_others()? && self.set(Byte::Attached, Lock::Shared)?);
+        if !first && !is_shared()? {
             return Err(ImageError::InUse { path: self.path.to_owned() });
         }
         self.set(Byte::Writing, Lock::Shared)?;
@@ -111,8 +117,7 @@ impl<M: Memory> Attempt<'_, M> {
     }
 
     fn read_only_locked(&self) -> Result<Image<M>, ImageError> {
-        let written =
-            locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))?;
+        let written = self.is_written_by_others()?;
         let name = self.check_superblock(false)?;
         if !written {
             if self.base().pending()? == Pending::Nothing {

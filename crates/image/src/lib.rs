@@ -492,9 +492,6 @@ impl<M: Memory> Image<M> {
             self.remove_runtime_directory();
             return Ok(Closed::ReadOnly);
         }
-        if !fs.is_written() {
-            return Ok(Closed::ReadOnly);
-        }
         if matches!(self.backing_of_dram, DramBacking::HandedOff(_)) {
             return Ok(Closed::OthersRemain);
         }
