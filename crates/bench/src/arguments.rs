@@ -24,6 +24,7 @@ Examples:
   directfs bench /mnt/work/empty --beside none   a directory alone
   directfs bench --only durable                  fsync and its kin, on an image and on its disk
   directfs bench --only mount /mnt/other/empty   mounts, beside another FUSE file system
+  directfs bench --only store --html store.html  a tree by an object store, beside tar and others
   directfs bench --only engine                   the engine in this process: flushes, recovery
   directfs bench --quick --json > bench.json
 
@@ -120,13 +121,16 @@ pub enum BenchGroup {
     /// cp, diff, du, find, rm, tar and git on a real tree, on mounts: on an image that the mount
     /// has alone, on a shared one, on tmpfs, on the disk, and in DIR.
     Mount,
+    /// A tree that another machine gets by an object store: sent, fetched, listed and read while it
+    /// is fetched; beside tar, squashfuse and JuiceFS, if they are installed.
+    Store,
     /// The engine in this process: no system calls, paths or permissions.
     Engine,
 }
 
 impl BenchGroup {
     /// All, in the order of the report.
-    pub const ALL: [BenchGroup; 16] = [
+    pub const ALL: [BenchGroup; 17] = [
         BenchGroup::Calls,
         BenchGroup::Threads,
         BenchGroup::Processes,
@@ -142,6 +146,7 @@ impl BenchGroup {
         BenchGroup::Programs,
         BenchGroup::Durable,
         BenchGroup::Mount,
+        BenchGroup::Store,
         BenchGroup::Engine,
     ];
 }

@@ -110,6 +110,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
         Command::Ps(arguments) => ps::run(arguments),
         Command::CommitService(arguments) => run::commit_service(arguments),
+        Command::StoreService => run::store_service(),
         Command::Stats(arguments) => statistics::stats(arguments),
         Command::Top(arguments) => statistics::top(arguments),
         Command::Trim(arguments) => commands::trim::run(arguments),

@@ -2,6 +2,8 @@
 
 #[path = "commands/documents.rs"]
 mod documents;
+#[path = "commands/lazy_runs.rs"]
+mod lazy_runs;
 #[path = "commands/replicas.rs"]
 mod replicas;
 #[path = "commands/store_runs.rs"]

@@ -45,7 +45,16 @@ pub(crate) fn mount(source: &OsStr, path: &Path, options: &MountOptions) -> io::
 
 /// Unmounts. A mount in use is hidden at once and ends with its last user.
 pub(crate) fn unmount(path: &Path) -> io::Result<()> {
-    let output = command().args(["-u", "-q", "-z", "--"]).arg(path).output()?;
+    unmount_with(&["-u", "-q", "-z", "--"], path)
+}
+
+/// Unmounts, unless the mount is in use.
+pub(crate) fn unmount_unused(path: &Path) -> io::Result<()> {
+    unmount_with(&["-u", "-q", "--"], path)
+}
+
+fn unmount_with(options: &[&str], path: &Path) -> io::Result<()> {
+    let output = command().args(options).arg(path).output()?;
     if output.status.success() { Ok(()) } else { Err(failure(&output)) }
 }
 

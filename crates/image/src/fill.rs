@@ -34,6 +34,8 @@ pub(super) struct Fill<'a> {
     /// Bytes that the image can get.
     pub capacity_bytes: u64,
     pub commits: &'a Commits,
+    /// Whether pages that are read take memory of their own.
+    pub keeps_reads: bool,
     /// For recovery, and the number of its threads; 0: one per processor.
     pub attach: &'a AttachOptions,
     pub threads: usize,
@@ -65,7 +67,8 @@ impl Fill<'_> {
 
     fn fill(&self) -> io::Result<Filled> {
         provide_bits(self.mapping, (self.image_bytes, self.capacity_bytes))?;
-        self.commits.set_partly_resident(Some(!matches!(self.mapping.backing(), Backing::File { .. })));
+        let is_in_memory = !matches!(self.mapping.backing(), Backing::File { .. });
+        self.commits.set_partly_resident(Some(is_in_memory && self.keeps_reads));
         // The working copy is zero there already.
         let region = self.region(Direct)?;
         let found = for_each_hole(self.file, self.image_bytes, &mut |hole| {

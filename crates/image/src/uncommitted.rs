@@ -23,6 +23,10 @@ impl Image<Direct> {
     /// A small image, one on a device, and one with commits in its journal is copied to memory, and
     /// the file is free for others once this returns. Any other image's pages are read from the
     /// file when they are used, and no process can open it for writing meanwhile.
+    ///
+    /// With `read_only` all changes are refused. In contrast to [`Image::open`], metadata is in
+    /// memory when this returns, and data of files is read by calls: a file whose storage fails
+    /// gives EIO for what it has lost, and everything else goes on.
     pub fn open_discarding(path: impl AsRef<Path>, options: &OpenImage) -> Result<Image, ImageError> {
         let path = path.as_ref();
         let (file, _) = open_file(path, true)?;

@@ -384,6 +384,8 @@ impl<'a> Base<'a> {
             image_bytes: head.image_bytes,
             capacity_bytes: started.capacity_bytes,
             commits: &started.commits,
+            // Without changes nothing is gained by copies of what the kernel caches.
+            keeps_reads: !options.read_only,
             attach: &attach,
             threads: options.recovery_threads,
         };

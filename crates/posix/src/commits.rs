@@ -132,7 +132,16 @@ impl ImageFile {
 }
 
 fn disk_error(errno: rustix::io::Errno) -> DiskError {
-    DiskError(errno.raw_os_error())
+    DiskError(disk_errno(errno))
+}
+
+/// The errno of a failed access to an image's file. One that a process serves by FUSE has others
+/// when that process has ended; programs know EIO.
+fn disk_errno(errno: rustix::io::Errno) -> i32 {
+    match errno {
+        rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED => libc::EIO,
+        errno => errno.raw_os_error(),
+    }
 }
 
 impl Disk for ImageFile {
@@ -179,7 +188,7 @@ fn read_at(fd: i32, offset: u64, into: NonNull<u8>, length: usize) -> core::resu
     loop {
         match rustix::io::pread(ImageFile::new(fd).fd(), &mut *into, offset) {
             Err(rustix::io::Errno::INTR) => {}
-            result => return result.map_err(rustix::io::Errno::raw_os_error),
+            result => return result.map_err(disk_errno),
         }
     }
 }

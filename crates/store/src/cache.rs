@@ -5,6 +5,8 @@
 //! indexes/SHA256   indexes of layers: a push of an unchanged image needs one request
 //! pending/SHA256   layers that a push uploaded before it was killed
 //! images/SHA256    states of images that runs use, by their content
+//! parts/SHA256     states of which blocks are fetched when they are used ([`crate::Lazy`])
+//! mounts/SHA256    where a process serves such a state as a file
 //! ```
 //!
 //! Invariants
@@ -14,15 +16,20 @@
 //!   An index is verified as one from the store is. An image was verified when it was fetched; its
 //!   name is that of its content, and one of another size is fetched again. Without a cache
 //!   everything but runs of URLs works, with more requests.
+//! - A part belongs to the process that has a lock on it (flock). Its blocks are verified when they
+//!   are used.
 
+use crate::error::StoreError;
 use crate::head::{Layer, hex, random_hex};
 use crate::layer::Index;
 use crate::objects::check_tail;
 use image::users;
 use ring::digest::{SHA256, digest};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, Metadata};
-use std::os::unix::fs::MetadataExt;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -136,18 +143,68 @@ impl Cache {
         }
     }
 
+    /// The file with what was fetched of a state, with its lock. `None`: another process has it.
+    pub fn part(&self, identity: &str) -> Result<Option<File>, StoreError> {
+        let path = self.path("parts", identity).ok_or(StoreError::NoCache)?;
+        let local = |source| StoreError::Local { action: "open", path: path.clone(), source };
+        private_directory(&path).map_err(local)?;
+        loop {
+            let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let mut options = File::options();
+            options.read(true).write(true).create(true).mode(0o600).custom_flags(flags.bits().cast_signed());
+            let file = options.open(&path).map_err(local)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                result => result.map_err(|errno| local(errno.into()))?,
+            }
+            let found = file.metadata().map_err(local)?;
+            if !found.is_file() {
+                return Err(local(io::ErrorKind::InvalidData.into()));
+            }
+            // Otherwise it was removed, or renamed, before the lock was taken.
+            if path.symlink_metadata().is_ok_and(|there| (there.dev(), there.ino()) == (found.dev(), found.ino())) {
+                touch(&path);
+                return Ok(Some(file));
+            }
+        }
+    }
+
+    /// The directory in which a process serves a state, which exists.
+    pub fn mount_point(&self, identity: &str) -> Result<PathBuf, StoreError> {
+        let path = self.path("mounts", identity).ok_or(StoreError::NoCache)?;
+        // A dead mount is there, and no directory can be made.
+        let made = private_directory(&path.join("image"));
+        match made {
+            Err(source) if path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {
+                Err(StoreError::Local { action: "make", path, source })
+            }
+            _ => Ok(path),
+        }
+    }
+
+    /// A part is whole and on its disk: from now on it counts as a fetched state.
+    pub(crate) fn keep_whole(&self, identity: &str) {
+        if let (Some(part), Some(image)) = (self.path("parts", identity), self.path("images", identity)) {
+            let _ = private_directory(&image).and_then(|()| std::fs::rename(part, image));
+        }
+    }
+
+    /// Bytes that the cache may have.
+    pub(crate) fn limit() -> u64 {
+        std::env::var("DIRECTFS_CACHE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(BYTES_MAX)
+    }
+
     /// Removes what was not used for longest, until the cache fits its limit. The newest file
-    /// stays, and so do images with locks. A run whose image goes keeps the file that it has open.
+    /// stays, and so do files with locks. A run whose image goes keeps the file that it has open.
     pub fn trim(&self) {
         let Some(directory) = &self.directory else { return };
-        let limit = std::env::var("DIRECTFS_CACHE_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(BYTES_MAX);
-        trim_to(directory, limit);
+        trim_to(directory, Cache::limit());
     }
 }
 
 fn trim_to(directory: &Path, limit: u64) {
     let mut files = Vec::new();
-    for kind in ["indexes", "pending", "images"] {
+    for kind in ["indexes", "pending", "images", "parts"] {
         let entries = std::fs::read_dir(directory.join(kind));
         for entry in entries.into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
@@ -167,8 +224,10 @@ fn trim_to(directory: &Path, limit: u64) {
         if total <= limit {
             return;
         }
-        // Nothing locks an index.
-        let is_used = File::open(&path).and_then(users).is_ok_and(|users| !users.none());
+        // Nothing locks an index. The lock on a part lasts until it is removed.
+        let Ok(file) = File::open(&path) else { continue };
+        let is_part = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+        let is_used = is_part || users(&file).is_ok_and(|users| !users.none());
         if !is_used && std::fs::remove_file(&path).is_ok() {
             total -= bytes;
         }

@@ -12,11 +12,12 @@
 use crate::head::hex;
 use ring::digest::{SHA256, digest};
 use std::io;
+use std::ops::Range;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
 /// Blocks of a frame at most.
-const FRAME_BLOCKS: usize = 64;
+pub const FRAME_BLOCKS: usize = 64;
 /// The beginning of a layer.
 const MAGIC: [u8; 8] = *b"DFSLAYER";
 const VERSION: u32 = 1;
@@ -202,28 +203,87 @@ impl Index {
         for (frame, &bytes) in self.frames.iter().enumerate() {
             let stored = layer.get(at..at + bytes as usize).ok_or(Damaged("it is too short"))?;
             at += bytes as usize;
-            let first = frame * FRAME_BLOCKS;
-            let places = first..(first + FRAME_BLOCKS).min(self.count());
-            let wanted: Vec<usize> = places.clone().filter(|&place| is_wanted(place)).collect();
-            if wanted.is_empty() {
-                continue;
+            let places = self.places(frame);
+            let wanted: Vec<bool> = places.clone().map(&mut *is_wanted).collect();
+            if wanted.contains(&true) {
+                let mut chosen = |place: usize, block: &[u8]| match wanted[place - places.start] {
+                    true => each(numbers[place], block),
+                    false => Ok(()),
+                };
+                let read = self.read_frames(frame..frame + 1, stored, &mut chosen)?;
+                if read.is_err() {
+                    return Ok(read);
+                }
             }
-            let raw = zstd::bulk::decompress(stored, places.len() * BLOCK)
+        }
+        Ok(Ok(()))
+    }
+
+    /// Passes all blocks of frames that follow each other to `each`, by place, after a look at
+    /// their checksums. `stored`: the object's bytes at [`Index::frame_bytes`].
+    pub fn read_frames(
+        &self,
+        frames: Range<usize>,
+        mut stored: &[u8],
+        each: &mut dyn FnMut(usize, &[u8]) -> io::Result<()>,
+    ) -> Result<io::Result<()>, LayerError> {
+        for frame in frames {
+            let places = self.places(frame);
+            let bytes = self.frames.get(frame).map_or(0, |&bytes| bytes as usize);
+            let (compressed, rest) = stored.split_at_checked(bytes).ok_or(Damaged("it is too short"))?;
+            stored = rest;
+            let raw = zstd::bulk::decompress(compressed, places.len() * BLOCK)
                 .map_err(|_| Damaged("a frame cannot be decompressed"))?;
             if raw.len() != places.len() * BLOCK {
                 return Err(Damaged("a frame has another length"));
             }
-            for place in wanted {
-                let block = &raw[(place - places.start) * BLOCK..][..BLOCK];
+            for (place, block) in places.zip(raw.chunks(BLOCK)) {
                 if sum(block) != self.sums[place] {
                     return Err(Damaged("the checksum of a block does not match"));
                 }
-                if let Err(error) = each(numbers[place], block) {
+                if let Err(error) = each(place, block) {
                     return Ok(Err(error));
                 }
             }
         }
         Ok(Ok(()))
+    }
+
+    /// Number of frames.
+    pub fn frame_count(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// The places of a frame's blocks.
+    pub fn places(&self, frame: usize) -> Range<usize> {
+        let first = (frame * FRAME_BLOCKS).min(self.count());
+        first..(first + FRAME_BLOCKS).min(self.count())
+    }
+
+    /// Where frames that follow each other are in the object.
+    pub fn frame_bytes(&self, frames: Range<usize>) -> Range<u64> {
+        let sum = |frames: &[u32]| frames.iter().map(|&bytes| u64::from(bytes)).sum::<u64>();
+        let start = HEADER as u64 + sum(&self.frames[..frames.start]);
+        start..start + sum(&self.frames[frames])
+    }
+
+    /// The checksum of the block at a place.
+    pub fn sum_at(&self, place: usize) -> Sum {
+        self.sums[place]
+    }
+
+    /// Runs of blocks with content: the first block, their number, and the place of the first one.
+    pub fn content_runs(&self) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
+        let mut place = 0;
+        self.runs.iter().map(move |run| {
+            place += run.count as usize;
+            (run.first, run.count, place - run.count as usize)
+        })
+    }
+
+    /// Runs of blocks that are zero: the first block, and their number.
+    pub fn zero_runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.zeros.iter().map(|run| (run.first, run.count))
     }
 }
 

@@ -4,6 +4,7 @@
 //!  image --(one moment, at rest)--> push --> layers, then head      sweep, merge: behind the head
 //!    |      stamp: has it changed?    replica: pushes in one term
 //!  file  <--(verified)------------- pull <-- head, then layers
+//!  reads <--(verified)------------- lazy <-- head, then indexes, then blocks as they are used
 //! ```
 //!
 //! A prefix of a store holds one image: a `head` that names states, and immutable layers of which
@@ -28,6 +29,9 @@ mod head;
 mod hostile_tests;
 mod image;
 mod layer;
+mod lazy;
+#[cfg(test)]
+mod lazy_tests;
 mod location;
 mod merge;
 #[cfg(test)]
@@ -50,10 +54,11 @@ pub use cache::Cache;
 pub use error::StoreError;
 pub use head::{At, Head, State, is_tag};
 pub use image::Source;
+pub use lazy::{Lazy, Limits, Part, Say, Unread};
 pub use location::is_url;
 pub use objects::{Event, Watch};
 pub use push::{Condition, PushOptions, Pushed};
 pub use replica::Replica;
-pub use session::{Cached, Store, seconds_now, this_writer};
+pub use session::{Cached, Opened, Store, seconds_now, this_writer};
 pub use stamp::{Follower, Seen};
 pub use sweep::Swept;

@@ -313,6 +313,19 @@ impl Objects {
             .await
     }
 
+    /// Reads frames of a layer that follow each other: the content of all their blocks.
+    pub async fn frames(&self, layer: &Layer, index: &Index, frames: Range<usize>) -> Result<Vec<u8>, StoreError> {
+        self.read(layer, index.frame_bytes(frames.clone()), |stored| {
+            let mut content = Vec::new();
+            let read = index.read_frames(frames.clone(), &stored, &mut |_, block| {
+                content.extend_from_slice(block);
+                Ok(())
+            })?;
+            read.map(|()| content).map_err(|_| LayerError::Damaged("it cannot be read"))
+        })
+        .await
+    }
+
     /// Reads a whole layer.
     pub async fn layer(&self, layer: &Layer) -> Result<(Index, Bytes), StoreError> {
         self.read(layer, 0..layer.bytes, |bytes| {

@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::error::StoreError;
 use crate::head::{At, Head, State};
 use crate::image::Source;
+use crate::lazy::Part;
 use crate::location::Location;
 use crate::objects::{Objects, Watch};
 use crate::push::{Condition, PushOptions, Pushed, push};
@@ -27,10 +28,17 @@ pub struct Store {
 }
 
 /// A runtime whose end waits for no request that is under way: a read of a dead disk may never end.
-struct Ending(Option<Runtime>);
+pub(crate) struct Ending(Option<Runtime>);
+
+/// A runtime for the requests of one prefix.
+pub(crate) fn runtime(shown: &str) -> Result<Ending, StoreError> {
+    let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
+    let failed = |error: std::io::Error| StoreError::Setup { shown: shown.to_owned(), reason: error.to_string() };
+    runtime.map(|runtime| Ending(Some(runtime))).map_err(failed)
+}
 
 impl Ending {
-    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         match &self.0 {
             Some(runtime) => runtime.block_on(work),
             None => unreachable!("it is taken when it is dropped"),
@@ -50,10 +58,8 @@ impl Store {
     /// A store at a URL. No request is made.
     pub fn open(url: &str, cache: Cache, watch: Arc<Watch>) -> Result<Store, StoreError> {
         let objects = Objects::new(Location::parse(url)?, watch);
-        let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
-        let runtime = runtime
-            .map_err(|error| StoreError::Setup { shown: objects.shown().to_owned(), reason: error.to_string() })?;
-        Ok(Store { objects, cache, runtime: Ending(Some(runtime)) })
+        let runtime = runtime(objects.shown())?;
+        Ok(Store { objects, cache, runtime })
     }
 
     /// The URL, for messages.
@@ -131,11 +137,27 @@ impl Store {
         self.cached_of(&head)
     }
 
+    /// The newest state as it is in the cache, or what is needed to read it from the store.
+    pub fn open_newest(&self) -> Result<Opened, StoreError> {
+        let head = self.head()?;
+        let newest = self.newest_of(&head)?;
+        let place = self.cache.image(&head.identity_of(newest), newest.size);
+        let (path, is_there) = place.ok_or(StoreError::NoCache)?;
+        Ok(match is_there {
+            true => Opened::Whole(path),
+            false => Opened::Part(Part::new(self.shown(), &head, newest)),
+        })
+    }
+
+    fn newest_of<'h>(&self, head: &'h Head) -> Result<&'h State, StoreError> {
+        let missing = || StoreError::NoState { shown: self.shown().to_owned(), wanted: At::Newest.to_string() };
+        head.newest().ok_or_else(missing)
+    }
+
     /// The newest state of this head. The file has exactly the layers that the head names: another
     /// head could have any content under its generation.
     fn cached_of(&self, head: &Head) -> Result<Cached, StoreError> {
-        let missing = || StoreError::NoState { shown: self.shown().to_owned(), wanted: At::Newest.to_string() };
-        let newest = head.newest().ok_or_else(missing)?;
+        let newest = self.newest_of(head)?;
         let place = self.cache.image(&head.identity_of(newest), newest.size);
         let (path, is_there) = place.ok_or(StoreError::NoCache)?;
         if !is_there {
@@ -156,6 +178,15 @@ impl Store {
     pub fn sweep(&self, grace: u64) -> Result<Swept, StoreError> {
         self.runtime.block_on(sweep(&self.objects, grace, seconds_now()))
     }
+}
+
+/// The newest state of a store.
+#[derive(Debug, Clone)]
+pub enum Opened {
+    /// The cache has it, in this file.
+    Whole(PathBuf),
+    /// It is to be read from the store.
+    Part(Part),
 }
 
 /// A state of a store as a file.

@@ -29,6 +29,7 @@ mod report;
 mod scratch;
 mod session;
 mod statistics;
+mod store;
 mod subject;
 mod task;
 mod threads;
@@ -75,13 +76,14 @@ pub fn run(arguments: &Bench) -> Result<()> {
 /// Measures everything requested. All files are removed on return.
 fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
     let started = Instant::now();
-    let (mut sets, absent) = all_subjects(arguments, plan)?;
+    let (mut sets, mut absent) = all_subjects(arguments, plan)?;
     let machine = Machine::look();
     let floor = engine::persist_cost::measure()?;
     let members = plan.members_max().min(machine.processors);
     let scaling = if members > 1 { threads::measure(members) } else { None };
     let timer_ns = measure::timer_ns();
-    let mut meter = Meter::start(sets.iter().map(|(set, subjects)| plan.steps(*set, subjects.len())).sum());
+    let steps: u64 = sets.iter().map(|(set, subjects)| plan.steps(*set, subjects.len())).sum();
+    let mut meter = Meter::start(steps + plan.store.as_ref().map_or(0, |section| section.repeats.into()));
     let mut sections = Vec::new();
     for (set, subjects) in &mut sets {
         for section in plan.sections(*set) {
@@ -95,6 +97,11 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
                 }
             });
         }
+    }
+    if let Some(section) = &plan.store {
+        let (report, without) = store::measure(section, &arguments.image_in, &mut meter)?;
+        sections.push(report);
+        absent.extend(without);
     }
     drop(meter);
     let mut subjects: Vec<Subject> = sets.into_iter().flat_map(|(_, subjects)| subjects).collect();

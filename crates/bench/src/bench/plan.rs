@@ -93,6 +93,8 @@ pub struct Section {
 pub struct Plan {
     /// Measured by workers, on all subjects.
     pub sections: Vec<Section>,
+    /// Measured by commands, on the systems that send trees to a store.
+    pub store: Option<Section>,
     /// Measured in this process: numbers of files; empty means not at all.
     pub engine_sizes: Vec<u64>,
     repeats: u32,
@@ -120,6 +122,7 @@ struct Scale {
     run_ms: u64,
     data_bytes: u64,
     syncs: u64,
+    store_files: u64,
 }
 
 const FULL: Scale = Scale {
@@ -133,6 +136,7 @@ const FULL: Scale = Scale {
     run_ms: 5000,
     data_bytes: 256 << 20,
     syncs: 1000,
+    store_files: 20_000,
 };
 
 const QUICK: Scale = Scale {
@@ -146,6 +150,7 @@ const QUICK: Scale = Scale {
     run_ms: 300,
     data_bytes: 64 << 20,
     syncs: 200,
+    store_files: 2000,
 };
 
 impl Plan {
@@ -224,7 +229,7 @@ impl PlanBuilder<'_> {
         let members = if quick { vec![1, 2] } else { vec![1, 2, processors] };
         let members = sorted(if arguments.threads.is_empty() { members } else { arguments.threads.clone() });
         let repeats = arguments.repeat.unwrap_or(if quick { 2 } else { 5 });
-        let plan = Plan { sections: Vec::new(), engine_sizes: Vec::new(), repeats };
+        let plan = Plan { sections: Vec::new(), store: None, engine_sizes: Vec::new(), repeats };
         let scale = if quick { QUICK } else { FULL };
         let mut maker = PlanBuilder { arguments, scale, sizes, members, plan };
         maker.bound();
@@ -247,6 +252,7 @@ impl PlanBuilder<'_> {
             &mut scale.postmark.0,
             &mut scale.postmark.1,
             &mut scale.syncs,
+            &mut scale.store_files,
         ] {
             *number = (*number).min(most).max(fewest);
         }
@@ -266,6 +272,7 @@ impl PlanBuilder<'_> {
             Group::Durable => self.add_durable()?,
             Group::Programs => self.add_programs()?,
             Group::Mount => self.add_mount()?,
+            Group::Store => self.add_store(),
             Group::Engine => self.plan.engine_sizes = self.sizes.clone(),
         }
         Ok(())
@@ -456,6 +463,20 @@ impl PlanBuilder<'_> {
         section.repeats = repeats;
         section.warm_up = false;
         Ok(())
+    }
+
+    fn add_store(&mut self) {
+        let files = self.scale.store_files;
+        let title = format!("a tree of {} of 20 KiB on average, by a store", counted(files, "file"));
+        let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
+        let section = self.section(Group::Store, title, Vec::new());
+        section.note = Some(
+            "the store is a directory here; each cold step is a machine that has only the store: DirectFS and JuiceFS fetch what \
+             they use, squashfuse mounts a downloaded image, and tar unpacks an archive"
+                .into(),
+        );
+        (section.files, section.repeats, section.warm_up) = (Some(files), repeats, false);
+        self.plan.store = self.plan.sections.pop();
     }
 
     fn add_data(&mut self) {

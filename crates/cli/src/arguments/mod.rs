@@ -106,6 +106,9 @@ pub enum Command {
     /// Commit the image behind standard input for other processes; started by `run`.
     #[command(hide = true)]
     CommitService(CommitService),
+    /// Serve the state of a store that standard input names, as a file; started by `run`.
+    #[command(hide = true)]
+    StoreService,
     /// Run a program whose file is in the mount; started by `run`, with the library loaded.
     #[command(hide = true)]
     RunInside(RunInside),
@@ -152,6 +155,7 @@ impl Command {
             | Command::Run(_)
             | Command::RunInside(_)
             | Command::RunStatic(_)
+            | Command::StoreService
             | Command::Umount(_) => false,
         }
     }

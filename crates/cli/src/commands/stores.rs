@@ -11,7 +11,9 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use store::{At, Cache, Cached, Event, PushOptions, Source, State, Store, StoreError, seconds_now, this_writer};
+use store::{
+    At, Cache, Cached, Event, Opened, PushOptions, Source, State, Store, StoreError, seconds_now, this_writer,
+};
 
 /// A request without an answer is reported after this time, and again when the time has doubled.
 const SILENCE_SECONDS: u64 = 5;
@@ -168,6 +170,11 @@ pub fn pull(arguments: &Pull) -> Result<()> {
 /// process, which leaves nothing behind.
 pub fn fetch(url: &str) -> Result<Cached> {
     connect(url, "pulling, MiB", || false)?.cached().map_err(explained)
+}
+
+/// The newest state as it is in the cache, or what is needed to read it from the store.
+pub fn open_newest(url: &str) -> Result<Opened> {
+    connect(url, "opening", || false)?.open_newest().map_err(explained)
 }
 
 /// Lists and cleans up.

@@ -1,7 +1,8 @@
 //! `run --image URL`: a state of a store as a file, and the push of a run that succeeded.
 //!
-//! A run that changes nothing, or whose changes are discarded, uses the file of the cache. One with
-//! `--atomic` gets a file of its own in `~/.local/state/directfs`. Its end:
+//! A run that changes nothing, or whose changes are discarded, uses the file of the cache, or one
+//! that is fetched while it is used (`lazy`). One with `--atomic` gets a file of its own in
+//! `~/.local/state/directfs`. Its end:
 //!
 //! ```text
 //! command fails      the file is removed
@@ -13,13 +14,14 @@
 //! left is removed by a later one after a day.
 
 use super::child;
+use super::lazy::{LazyFile, Shown};
 use crate::commands::stores;
 use ::image::{Image, OpenImage, snapshot, users};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use store::{Condition, PushOptions, Source, seconds_now, this_writer};
+use store::{Condition, Opened, PushOptions, Source, seconds_now, this_writer};
 
 /// What a killed run left is removed after this time.
 const LEFT: Duration = Duration::from_secs(24 * 3600);
@@ -28,6 +30,8 @@ const LEFT: Duration = Duration::from_secs(24 * 3600);
 pub enum Fetched {
     /// A file of the cache.
     Cached(PathBuf),
+    /// A file whose blocks are fetched when they are used.
+    Lazy(LazyFile, String),
     /// The run's own.
     Working(WorkingImage),
 }
@@ -36,7 +40,33 @@ impl Fetched {
     pub fn path(&self) -> &Path {
         match self {
             Fetched::Cached(path) => path,
+            Fetched::Lazy(file, _) => file.path(),
             Fetched::Working(working) => &working.path,
+        }
+    }
+
+    /// The newest state, fetched now or while it is used.
+    pub fn to_read(url: &str) -> Result<Fetched> {
+        let part = match stores::open_newest(url)? {
+            Opened::Whole(path) => return Ok(Fetched::Cached(path)),
+            Opened::Part(part) => part,
+        };
+        match LazyFile::open(&part) {
+            Ok(file) => Ok(Fetched::Lazy(file, url.to_owned())),
+            Err(error) => {
+                eprintln!(
+                    "directfs: {url}: cannot fetch the image while it is used, so it is fetched whole first: {error:#}"
+                );
+                Ok(Fetched::Cached(stores::fetch(url)?.path))
+            }
+        }
+    }
+
+    /// Shows messages about what is fetched.
+    pub fn show_messages(&self) -> Option<Shown> {
+        match self {
+            Fetched::Lazy(file, url) => file.show_messages(url),
+            Fetched::Cached(_) | Fetched::Working(_) => None,
         }
     }
 }

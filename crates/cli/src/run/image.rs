@@ -3,7 +3,6 @@
 use super::directory::MountDirectory;
 use super::from_store::{Fetched, WorkingImage};
 use crate::arguments::Run;
-use crate::commands::stores;
 use crate::{mounts, terminal, units};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
@@ -46,7 +45,7 @@ pub fn fetch(arguments: &Run) -> Result<Option<Fetched>> {
         arguments.discard || arguments.read_only,
         "{url}: a run can use an image of a store with --read-only, --discard or --atomic; to change it step by step: `directfs pull`, run, and `directfs push`"
     );
-    Ok(Some(Fetched::Cached(stores::fetch(url)?.path)))
+    Fetched::to_read(url).map(Some)
 }
 
 /// Opens the image. `fetched`: the file that has it, if its name is that of a store.
@@ -62,6 +61,12 @@ pub fn open(arguments: &Run, fetched: Option<&Fetched>) -> Result<(Image, Change
     let _copying = terminal::Copying;
     if let Some(fetched @ Fetched::Working(_)) = fetched {
         return Ok((Image::open(fetched.path(), &options)?, Changes::Pushed));
+    }
+    if let Some(fetched @ Fetched::Lazy(..)) = fetched {
+        // Not copied, however small it is. See `lazy` for --read-only.
+        let options = OpenImage { read_only: arguments.read_only, whole_bytes_max: 0, ..options };
+        let changes = if arguments.read_only { Changes::Refused } else { Changes::Discarded };
+        return Ok((Image::open_discarding(fetched.path(), &options)?, changes));
     }
     if let Some(path) = fetched.map(Fetched::path).or(arguments.image.as_deref()) {
         return Ok(match arguments {

@@ -30,11 +30,13 @@ mod directory;
 mod from_store;
 mod fuse_program;
 mod image;
+mod lazy;
 mod namespace;
 mod profile;
 
 pub use committer::serve as commit_service;
 pub use fuse_program::run as run_static;
+pub use lazy::serve as store_service;
 
 use crate::arguments::{self, Run};
 use crate::file_size_limit::Lifted;
@@ -120,6 +122,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     let program = Program::choose(&arguments.command, &mount, &start)?;
     // The limit is the program's: this process writes the image's journal.
     let lifted = Lifted::new();
+    let messages = fetched.as_ref().and_then(Fetched::show_messages);
     let (image, changes) = image::open(arguments, fetched.as_ref())?;
     if let Some(inside) = start.inside() {
         image::check_directory(&image, inside, &mount)?;
@@ -153,6 +156,8 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
         Some(Fetched::Working(working)) if has_succeeded => Some(working.state(&image)),
         _ => None,
     };
+    // A thread does not go along into a helper.
+    drop(messages);
     let left = detach_helper::leave(image, end, handoff_id, &foreign);
     if let (Some(Fetched::Working(working)), Some(state)) = (fetched, state) {
         working.push(state)?;

@@ -64,6 +64,17 @@ pub struct Place {
     pub directory: tempfile::TempDir,
 }
 
+impl Drop for Place {
+    /// The process that fetched for a run unmounts its file shortly after the run.
+    fn drop(&mut self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        let path = self.directory.path().to_str().unwrap().to_owned();
+        while fs::read_to_string("/proc/self/mounts").unwrap().contains(&path) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 impl Place {
     /// In memory.
     pub fn new() -> Place {

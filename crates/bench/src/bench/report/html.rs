@@ -21,7 +21,13 @@ nav { columns: 20em; font-size: 14px } nav a { display: block; color: inherit } 
 
 /// Renders the page.
 pub fn page(report: &Report) -> String {
-    let palette = Palette::new(report.subjects.iter().map(|subject| subject.name.as_str()));
+    let mut systems: Vec<&str> = report.subjects.iter().map(|subject| subject.name.as_str()).collect();
+    for system in report.sections.iter().flat_map(|section| &section.subjects) {
+        if !systems.contains(&system.as_str()) {
+            systems.push(system);
+        }
+    }
+    let palette = Palette::new(systems);
     let mut body = head(report) + &summary(report, &palette) + &index(report);
     body += &growth_by_size(report, &palette);
     for (at, section) in report.sections.iter().enumerate() {

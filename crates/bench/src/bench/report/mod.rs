@@ -280,6 +280,35 @@ impl SectionReport {
     }
 }
 
+impl SectionReport {
+    /// From the measurements of systems that send trees to a store.
+    pub fn of_store(section: &Section, systems: &[String], measured: &[TaskRepeats]) -> SectionReport {
+        let phases = measured.first().map(TaskRepeats::phases).unwrap_or_default();
+        let rows = phases.iter().enumerate().map(|(index, phase)| {
+            let cell = |(system, task): (&String, &TaskRepeats)| {
+                let figure = task.phases().get(index).and_then(Repeats::figure);
+                Cell { subject: system.clone(), figure, scaling: None }
+            };
+            Row::new(&phase.what, Workers::ONE, systems.iter().zip(measured).map(cell).collect())
+        });
+        let reasons = systems.iter().zip(measured).flat_map(|(system, task)| {
+            let refused = task.phases().iter().filter_map(Repeats::refused);
+            refused.map(|reason| LeftOut { subject: system.clone(), reason: reason.to_owned() })
+        });
+        SectionReport {
+            group: section.group,
+            title: section.title.clone(),
+            note: section.note.clone(),
+            files: section.files,
+            repeats: section.repeats,
+            scaling: false,
+            subjects: systems.to_vec(),
+            rows: rows.collect(),
+            left_out: reasons.collect(),
+        }
+    }
+}
+
 impl Row {
     fn new(what: &PhaseName, workers: Workers, cells: Vec<Cell>) -> Row {
         let (call, unit) = match what {

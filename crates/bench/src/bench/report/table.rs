@@ -165,6 +165,7 @@ fn heading(section: &SectionReport) -> String {
         _ if section.group == BenchGroup::Programs => "work (user + system, s)".into(),
         _ if section.group == BenchGroup::Mount => "program (x tmpfs's time)".into(),
         _ if section.group == BenchGroup::Durable => "work".into(),
+        _ if section.group == BenchGroup::Store => "step".into(),
         Some(Unit::Rate) => "operations per second".into(),
         Some(Unit::Bandwidth) => "GB per second".into(),
         _ => "time per call".into(),
