@@ -73,6 +73,7 @@ impl Log {
             entries.push(Entry { at: at * sector as u64, data: start..end, flushes, is_durable });
             next = end;
         }
+        assert_eq!(next, bytes.len(), "QEMU left a gap in {}", file.display());
         let mut log = Log { bytes, entries, start: 0 };
         log.start = log.entries.iter().position(|entry| log.acknowledged_by(entry).is_some()).expect("calls returned");
         log
