@@ -1,5 +1,7 @@
 //! The commands in normal use.
 
+#[path = "commands/block_devices.rs"]
+mod block_devices;
 #[path = "commands/documents.rs"]
 mod documents;
 #[path = "commands/lazy_runs.rs"]

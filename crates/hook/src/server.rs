@@ -381,7 +381,8 @@ fn map(
     let mapped = bytes.max(reach) as usize;
     let address = match status.st_mode & libc::S_IFMT {
         libc::S_IFCHR => sys::map_huge(place, mapped, protection, fd),
-        _ if (status.st_size as u64) < bytes => return Err(reasons[0]),
+        // A block device has no size here.
+        libc::S_IFREG if (status.st_size as u64) < bytes => return Err(reasons[0]),
         _ => sys::map_guarded(place, mapped, protection, fd),
     };
     let address = address.map_err(|_| reasons[1])?;

@@ -19,7 +19,7 @@ use super::{
 };
 use engine::format::Superblock;
 use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, RecoveryReport};
-use pmem::{Access, Backing, Mapping, Memory, Region};
+use pmem::{Access, Mapping, Memory, Region};
 use posix::commits::{Commits, ImageFile, working_bytes};
 use posix::host::PLATFORM;
 use rustix::fd::AsRawFd;
@@ -79,7 +79,7 @@ impl<M: Memory> Attempt<'_, M> {
         if !first {
             return self.attach_shared(name);
         }
-        let is_on_disk = matches!(self.pm.backing(), Backing::File { .. });
+        let is_on_disk = self.pm.backing().is_disk();
         let recovered = recovered.filter(|_| is_on_disk && self.options.commits != CommitPolicy::Never);
         let create = || {
             let parent = &self.options.dram_directory;
@@ -384,6 +384,7 @@ impl<M: Memory> Attempt<'_, M> {
             backing_of_dram: place,
             file: Arc::clone(self.file),
             backing: self.pm.backing(),
+            claim: None,
             path: self.path.to_owned(),
             report,
             is_recovered_copy: false,

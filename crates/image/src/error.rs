@@ -183,6 +183,30 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// A block device is mounted, or in exclusive use in another way.
+    #[error(
+        "{} is used by the kernel or by a program that shares it with nobody (a mounted file system, LVM, RAID, swap): end that use \
+         first (`lsblk {}` shows it)",
+        path.display(), path.display()
+    )]
+    Claimed {
+        /// The device.
+        path: PathBuf,
+    },
+    /// A block device is too small for an image of that size and its journal.
+    #[error(
+        "{} has room for an image of {most} bytes, and {wanted} were requested: commits need as much again behind the image; choose at \
+         most that, or make the device larger first (lvextend, or what manages it)",
+        path.display()
+    )]
+    DeviceTooSmall {
+        /// The device.
+        path: PathBuf,
+        /// Bytes that were requested.
+        wanted: u64,
+        /// The most bytes of an image there.
+        most: u64,
+    },
     /// A device has its own size.
     #[error("{} is a device, which has its own size: make a new image there (`directfs mkfs --force`) after its size changed", path.display())]
     DeviceSize {
@@ -205,7 +229,7 @@ pub enum ImageError {
     },
     /// An image is used in a way in which its size cannot change.
     #[error(
-        "{} is in use as a device, or in place on a disk (--no-commit), or as a whole (--atomic), and its size cannot change \
+        "{} is in use on a device, or in place on a disk (--no-commit), or as a whole (--atomic), and its size cannot change \
          meanwhile: end its processes first (`fuser -v {}` lists them; directfs umount DIR)",
         path.display(), path.display()
     )]

@@ -1,6 +1,7 @@
 //! Exclusive access to the bytes of an image, for programs that change it from outside the file
 //! system (fsck). No other process can attach meanwhile.
 
+use super::device;
 use super::locks::{Byte, Lock, LockGuard, retry_until};
 use super::regions::{dram_region, recover};
 use super::working::{Base, map_base};
@@ -35,6 +36,7 @@ impl Reading {
 /// at all. The locks end when this is dropped.
 pub struct ExclusiveImage {
     mapping: Arc<Mapping>,
+    _claim: Option<device::Claim>,
     // No process is attached, and none can attach.
     _locks: [LockGuard<File>; 2],
 }
@@ -60,9 +62,10 @@ impl ExclusiveImage {
             Ok(attached.map(|attached| [attaching, attached]))
         })?;
         let Some(locks) = locks else { return Err(refusal) };
+        let claim = device::Claim::take(&file, path, LEAVING)?;
         Base { file: &file, path, runtime_parent: Path::new(RUNTIME_PARENT) }.recover()?;
         let mapping = Arc::new(map_base(file, path, access)?);
-        Ok(ExclusiveImage { mapping, _locks: locks })
+        Ok(ExclusiveImage { mapping, _claim: claim, _locks: locks })
     }
 
     /// Attaches for reading, by itself and without any change. The image must be clean.

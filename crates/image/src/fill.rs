@@ -9,7 +9,7 @@
 use super::extents::for_each_hole;
 use super::regions::{dram_region, recover, tracking_of};
 use engine::{AttachOptions, BlockUses, Error, Fs, Liveness, RecoveryReport};
-use pmem::{BLOCK_BYTES, Backing, Direct, LoadError, Mapping, Memory, Region, Residency, Tracking};
+use pmem::{BLOCK_BYTES, Direct, LoadError, Mapping, Memory, Region, Residency, Tracking};
 use posix::commits::{Commits, tracking_at};
 use posix::host::PLATFORM;
 use rustix::fs::FallocateFlags;
@@ -67,7 +67,7 @@ impl Fill<'_> {
 
     fn fill(&self) -> io::Result<Filled> {
         provide_bits(self.mapping, (self.image_bytes, self.capacity_bytes))?;
-        let is_in_memory = !matches!(self.mapping.backing(), Backing::File { .. });
+        let is_in_memory = !self.mapping.backing().is_disk();
         self.commits.set_partly_resident(Some(is_in_memory && self.keeps_reads));
         // The working copy is zero there already.
         let region = self.region(Direct)?;

@@ -117,7 +117,7 @@ impl<M: Memory> Image<M> {
         let length = length / BLOCK_BYTES * BLOCK_BYTES;
         let can_grow = match self.memory.commits {
             // What is held back may never reach the image.
-            Some(commits) => !commits.is_held(),
+            Some(commits) => !commits.is_held() && self.backing != Backing::BlockDevice,
             None => matches!(self.backing, Backing::Tmpfs | Backing::Dax { .. }),
         };
         if !can_grow {

@@ -22,9 +22,9 @@
 //! and `run --atomic`. A snapshot delays growth by seconds.
 
 use super::growth::TIMEOUT;
+use super::journal_room::{file_bytes, log_bytes};
 use super::locks::retry_until;
 use super::resize::{Resized, ResizedFile, file_error, lengthen};
-use super::working::log_bytes;
 use super::{Image, ImageError, fill};
 use engine::format::Geometry;
 use engine::{CommitGuard, DESCRIPTION_BYTES, GrowthRefusal, Thread};
@@ -147,9 +147,4 @@ impl<M: Memory> Image<M> {
     fn errno_error(&self, action: &'static str, errno: Errno) -> ImageError {
         file_error(action, &self.path)(io::Error::from_raw_os_error(errno.0))
     }
-}
-
-/// Bytes of the file of an image with its journal.
-fn file_bytes(image_bytes: u64) -> u64 {
-    image_bytes + Journal::<ImageFile>::area_bytes(log_bytes(image_bytes))
 }

@@ -231,6 +231,7 @@ impl Image<Direct> {
             backing_of_dram: DramBacking::HandedOff(meeting),
             file,
             backing,
+            claim: None,
             path: path.to_owned(),
             report: None,
             is_recovered_copy: false,

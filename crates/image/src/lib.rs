@@ -26,6 +26,7 @@ mod fill;
 mod growth;
 mod growth_on_disk;
 mod handoff;
+mod journal_room;
 mod left;
 mod locks;
 mod make;
@@ -62,7 +63,7 @@ use attempt::Attempt;
 use engine::format::{Superblock, SuperblockError};
 use engine::{Fs, ImageIdentity, RecoveryReport};
 use locks::{Byte, Lock, LockGuard, retry_until, try_set};
-use pmem::{Access, Backing, Direct, Loss, MapError, Mapping, Memory, Persistence, Region};
+use pmem::{Access, Backing, Direct, Loss, MapError, Mapping, Memory, Persistence, Region, length_bytes};
 use posix::commits::{CommitStatus, Commits};
 use posix::host::PLATFORM;
 use runtime::RuntimeDirectory;
@@ -208,6 +209,8 @@ pub struct Image<M: Memory = Direct> {
     file: Arc<File>,
     /// What the file is on.
     backing: Backing,
+    /// Keeps mounts and other exclusive users away from a block device.
+    claim: Option<device::Claim>,
     path: PathBuf,
     report: Option<RecoveryReport>,
     /// The image was not left cleanly and is read only: this is a copy, in which it was recovered.
@@ -296,7 +299,7 @@ impl<M: Memory + 'static> Image<M> {
                 Err(ImageError::NotUsable { cause: SuperblockError::Truncated { expected, .. }, .. })
                     if growths_left > 0
                         && pm.length() < expected
-                        && file.metadata().is_ok_and(|metadata| metadata.len() >= expected) =>
+                        && length_bytes(&file).is_ok_and(|bytes| bytes >= expected) =>
                 {
                     growths_left -= 1;
                 }
@@ -321,6 +324,9 @@ impl<M: Memory + 'static> Image<M> {
             }
         })?;
         let mut image = attached.ok_or_else(|| last_error.unwrap_or(ImageError::Changing { path: path.to_owned() }))?;
+        if image.is_writing && image.report.is_some() {
+            image.claim = device::Claim::take(&image.file, path, options.timeout)?;
+        }
         image.committer = options.committer;
         image.start_commits(options.commits);
         image.start_trims();
@@ -404,7 +410,7 @@ impl<M: Memory> Image<M> {
     /// Which failures completed calls survive.
     pub fn persistence(&self) -> Persistence {
         match self.backing {
-            Backing::File { .. } if self.memory.commits.is_none() => Persistence::CleanClose,
+            backing if backing.is_disk() && self.memory.commits.is_none() => Persistence::CleanClose,
             backing => backing.persistence(),
         }
     }
@@ -416,7 +422,7 @@ impl<M: Memory> Image<M> {
 
     /// Whether the working copy lies on the disk, because it would not fit in memory.
     pub fn works_on_disk(&self) -> bool {
-        self.memory.commits.is_some() && matches!(self.memory.mapping.backing(), Backing::File { .. })
+        self.memory.commits.is_some() && self.memory.mapping.backing().is_disk()
     }
 
     /// What is on the disk, if the image is committed to one.
@@ -444,8 +450,7 @@ impl<M: Memory> Image<M> {
 
     /// Whether the image's file or the shared memory was truncated while in use.
     pub fn is_truncated(&self) -> bool {
-        let is_short =
-            |commits: Commits| self.file.metadata().is_ok_and(|metadata| metadata.len() < commits.image_bytes());
+        let is_short = |commits: Commits| length_bytes(&self.file).is_ok_and(|bytes| bytes < commits.image_bytes());
         self.memory.mapping.is_truncated() || self.dram.has_lost_pages() || self.memory.commits.is_some_and(is_short)
     }
 

@@ -7,6 +7,7 @@
 //! --size 4G` waits 0.3 to 0.7 s, up to 10 s where the host must provide memory.
 
 use super::device;
+use super::journal_room::image_bytes_within;
 use super::locks::{Byte, Lock, LockGuard};
 use super::snapshot::NewFile;
 use super::{CommitPolicy, Image, ImageError, MEMORY_NAME, OpenImage, lock_error};
@@ -20,14 +21,22 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Blocks reserved per step: small enough for several progress reports a second.
 const RESERVED_AT_ONCE_BYTES: u64 = 64 << 20;
 
+/// Bytes at both ends of a block device that must be zero without `force`: the mark of btrfs lies
+/// 64 KiB behind the start.
+const MARKS_BYTES: usize = 128 << 10;
+/// How long a process that leaves may keep its claim of a block device.
+const CLAIMED: Duration = Duration::from_secs(1);
+
 /// Parameters of a new image.
 #[derive(Debug, Clone)]
 pub struct MakeOptions {
-    /// Size in bytes; ignored for a DAX device, which has its own size.
+    /// Size in bytes; ignored for a DAX device, which has its own size. On a block device 0 stands
+    /// for as much as it can take.
     pub length: u64,
     /// Label: at most 64 bytes.
     pub label: String,
@@ -192,6 +201,7 @@ pub(super) fn make_in_memory(options: &MakeOptions) -> Result<File, ImageError> 
         path: MEMORY_NAME.into(),
         is_new: false,
         is_device: false,
+        is_block: false,
         is_in_memory: true,
     };
     target.make(&MakeOptions { sparse: true, ..options.clone() }, uuid, label, &mut |_, _| true)?;
@@ -225,7 +235,10 @@ struct Target {
     file: File,
     path: PathBuf,
     is_new: bool,
+    /// It is changed in place.
     is_device: bool,
+    /// It is a device with a journal.
+    is_block: bool,
     /// Its data end with the memory.
     is_in_memory: bool,
 }
@@ -245,10 +258,11 @@ impl Target {
             Err(other) => return Err(error(other)),
         };
         let kind = file.metadata().map_err(error)?.file_type();
-        if !kind.is_file() && !kind.is_char_device() {
+        let (is_block, is_device) = (kind.is_block_device(), kind.is_block_device() || kind.is_char_device());
+        if !kind.is_file() && !is_device {
             return Err(MapError::not_mappable(path, kind).into());
         }
-        Ok(Target { file, path: path.to_owned(), is_new, is_device: kind.is_char_device(), is_in_memory: false })
+        Ok(Target { file, path: path.to_owned(), is_new, is_device, is_block, is_in_memory: false })
     }
 
     /// What has a path, and its own path without links; `None`: the name is free.
@@ -284,14 +298,21 @@ impl Target {
         watch: Watch<'_>,
     ) -> Result<Made, ImageError> {
         let _locks = self.lock_alone()?;
+        let _claim = device::Claim::take(&self.file, &self.path, CLAIMED)?;
         if !options.force {
             self.refuse_overwriting()?;
         }
-        if !self.is_device {
-            self.size(options)?;
-        }
+        let length = match (self.is_block, self.is_device) {
+            (true, _) => {
+                let length = self.length_on_device(options)?;
+                self.erase_marks().map_err(self.error("write to"))?;
+                length
+            }
+            (_, true) => u64::MAX,
+            _ => self.size(options)?,
+        };
         let file = self.file.try_clone().map_err(self.error("open"))?;
-        let mapping = Mapping::from_file(file, &self.path, Access::ReadWrite)?;
+        let mapping = Mapping::of_beginning(file, &self.path, Access::ReadWrite, length)?;
         let reserved = self.is_device || !options.sparse && self.reserve(&mapping, watch)?;
         let mkfs = MkfsOptions {
             uuid,
@@ -308,6 +329,9 @@ impl Target {
         let make = if self.is_in_memory { engine::mkfs_with_holes } else { engine::mkfs };
         make(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
         mapping.sync(0..mapping.length()).map_err(self.error("sync"))?;
+        if self.is_block {
+            device::erase_journal(&self.file, mapping.length()).map_err(self.error("write to"))?;
+        }
         Ok(Made { uuid, length: mapping.length(), backing: mapping.backing(), reserved })
     }
 
@@ -320,7 +344,7 @@ impl Target {
         let failed = |_| self.error("erase")(io::ErrorKind::InvalidData.into());
         let flushed = region.stream_bytes(0, &[0; 64]).map_err(failed)?;
         region.fence(flushed);
-        Ok(())
+        mapping.sync(0..pmem::BLOCK_BYTES).map_err(self.error("sync"))
     }
 
     fn lock(&self, byte: Byte) -> Result<LockGuard<&File>, ImageError> {
@@ -330,6 +354,9 @@ impl Target {
     }
 
     fn refuse_overwriting(&self) -> Result<(), ImageError> {
+        if self.is_block {
+            return self.refuse_what_a_device_holds();
+        }
         let length = self.file.metadata().map_err(self.error("examine"))?.len();
         let mut start = [0u8; 4096];
         // A DAX device cannot be read, only mapped.
@@ -354,8 +381,52 @@ impl Target {
         Err(ImageError::WouldOverwrite { path: self.path.clone(), what })
     }
 
-    /// Sets the file's size; its content is all zeros.
-    fn size(&self, options: &MakeOptions) -> Result<(), ImageError> {
+    /// File systems, partition tables, LVM, RAID and swap have their marks at the start of a
+    /// device, and some at its end. Whatever is not zero there is taken for one.
+    fn refuse_what_a_device_holds(&self) -> Result<(), ImageError> {
+        let length = pmem::length_bytes(&self.file).map_err(self.error("examine"))?;
+        let mut marks = vec![0; MARKS_BYTES];
+        for at in [0, length.saturating_sub(MARKS_BYTES as u64)] {
+            let count = self.file.read_at(&mut marks, at).map_err(self.error("read"))?;
+            let what = match marks[..count].iter().position(|&byte| byte != 0) {
+                None => continue,
+                Some(_) if at == 0 && marks.starts_with(&MAGIC.to_le_bytes()) => "a DirectFS image already".to_owned(),
+                Some(found) => format!(
+                    "something at byte {}, perhaps a file system or a partition table (`blkid -p {}` names it)",
+                    at + found as u64,
+                    self.path.display()
+                ),
+            };
+            return Err(ImageError::WouldOverwrite { path: self.path.clone(), what });
+        }
+        Ok(())
+    }
+
+    /// Removes such marks: what looks for them must not take the image for something else.
+    fn erase_marks(&self) -> io::Result<()> {
+        let length = pmem::length_bytes(&self.file)?;
+        self.file.write_all_at(&[0; MARKS_BYTES], 0)?;
+        self.file.write_all_at(&[0; MARKS_BYTES], length - MARKS_BYTES as u64)
+    }
+
+    /// Bytes of an image on a block device.
+    fn length_on_device(&self, options: &MakeOptions) -> Result<u64, ImageError> {
+        let most = image_bytes_within(pmem::length_bytes(&self.file).map_err(self.error("examine"))?);
+        let wanted = match options.length / pmem::BLOCK_BYTES * pmem::BLOCK_BYTES {
+            0 => most.max(Geometry::LENGTH_MIN),
+            wanted if wanted < Geometry::LENGTH_MIN => {
+                return Err(ImageError::Size { length: options.length, least: Geometry::LENGTH_MIN });
+            }
+            wanted => wanted,
+        };
+        if wanted > most {
+            return Err(ImageError::DeviceTooSmall { path: self.path.clone(), wanted, most });
+        }
+        Ok(wanted)
+    }
+
+    /// Sets the file's size, and returns it; its content is all zeros.
+    fn size(&self, options: &MakeOptions) -> Result<u64, ImageError> {
         let length = options.length / pmem::BLOCK_BYTES * pmem::BLOCK_BYTES;
         if length < Geometry::LENGTH_MIN {
             return Err(ImageError::Size { length: options.length, least: Geometry::LENGTH_MIN });
@@ -364,7 +435,8 @@ impl Target {
             self.check_space(length)?;
         }
         self.file.set_len(0).map_err(self.error("empty"))?;
-        self.file.set_len(length).map_err(self.error("size"))
+        self.file.set_len(length).map_err(self.error("size"))?;
+        Ok(length)
     }
 
     /// Reserves the file's blocks, in memory as huge pages where possible. `false`: the file system

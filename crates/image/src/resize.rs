@@ -12,11 +12,13 @@
 //! space twice and changes inode numbers); moving what lies in the way (many small steps to
 //! recover).
 
+use super::device;
 use super::exclusive::ExclusiveImage;
+use super::journal_room::image_bytes_within;
 use super::{Image, ImageError, OpenImage, make};
 use engine::format::{Geometry, Superblock};
 use engine::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock};
-use pmem::{BLOCK_BYTES, Backing, Direct, Memory};
+use pmem::{BLOCK_BYTES, Direct, Memory};
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io;
@@ -96,7 +98,7 @@ impl Resize<'_> {
         let fs = reading.fs();
         let before = fs.geometry();
         let (file, before_bytes) = (self.file()?, before.blocks * BLOCK_BYTES);
-        let is_on_disk = matches!(self.alone.mapping().backing(), Backing::File { .. });
+        let is_on_disk = self.alone.mapping().backing().is_disk();
         if length == before_bytes {
             return Ok((is_on_disk, before_bytes));
         }
@@ -115,9 +117,10 @@ impl Resize<'_> {
         file.clear_behind(length, before_bytes)?;
         file.write(&superblock, length - BLOCK_BYTES)?;
         file.write(&superblock[..DESCRIPTION_BYTES], 0)?;
-        // The new length counts from here on.
-        file.write_block_map(fs, (&before, &geometry), before_bytes)?;
-        if length < before_bytes {
+        // The new length counts from here on. A block device holds anything behind the old end.
+        let zero_from = if device::is_block(file.file) { u64::MAX } else { before_bytes };
+        file.write_block_map(fs, (&before, &geometry), zero_from)?;
+        if length < before_bytes && !device::is_block(file.file) {
             file.file.set_len(length).map_err(file_error("shorten", self.path))?;
         }
         file.file.sync_all().map_err(file_error("sync", self.path))?;
@@ -132,7 +135,7 @@ impl Resize<'_> {
 /// Whether the space of an image's file is reserved as a whole, as far as that can be seen: it may
 /// also be full.
 pub(super) fn is_reserved(file: &File, image_bytes: u64) -> bool {
-    file.metadata().is_ok_and(|metadata| metadata.blocks() * 512 >= image_bytes)
+    device::is_block(file) || file.metadata().is_ok_and(|metadata| metadata.blocks() * 512 >= image_bytes)
 }
 
 pub(super) fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
@@ -164,7 +167,16 @@ impl ResizedFile<'_> {
     /// new space.
     pub fn make_room(&self, before_bytes: u64, length: u64, is_reserved: bool) -> Result<(), ImageError> {
         let file = self.file;
-        file.set_len(before_bytes).map_err(file_error("remove the journal of", self.path))?;
+        if device::is_block(file) {
+            let bytes = pmem::length_bytes(file).map_err(file_error("examine", self.path))?;
+            let most = image_bytes_within(bytes);
+            if length > most.max(before_bytes) {
+                return Err(ImageError::DeviceTooSmall { path: self.path.to_owned(), wanted: length, most });
+            }
+            self.remove_journal(length.max(before_bytes))?;
+            return self.remove_journal(before_bytes);
+        }
+        self.remove_journal(before_bytes)?;
         if length <= before_bytes {
             return Ok(());
         }
@@ -173,6 +185,15 @@ impl ResizedFile<'_> {
             let _ = file.set_len(before_bytes);
             self.without_space(file_error("lengthen", self.path)(source), added)
         })
+    }
+
+    /// Removes the empty journal behind an image.
+    fn remove_journal(&self, image_bytes: u64) -> Result<(), ImageError> {
+        let removed = match device::is_block(self.file) {
+            true => device::erase_journal(self.file, image_bytes),
+            false => self.file.set_len(image_bytes),
+        };
+        removed.map_err(file_error("remove the journal of", self.path))
     }
 
     /// The error that names what is free, if that was the reason.
@@ -304,8 +325,7 @@ pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<
     let file = resize.file()?;
     if tune.uuid.is_some() {
         // The journal of an image on a disk carries the UUID. It is empty.
-        let shortened = file.file.set_len(geometry.blocks * BLOCK_BYTES);
-        shortened.map_err(file_error("remove the journal of", path))?;
+        file.remove_journal(geometry.blocks * BLOCK_BYTES)?;
     }
     file.write(&superblock, geometry.copy_block() * BLOCK_BYTES)?;
     file.write(&superblock[..DESCRIPTION_BYTES], 0)?;

@@ -11,6 +11,7 @@
 //! - A working copy loses nothing by a hole: the disk has the committed content, and no line of a
 //!   free block needs to reach the disk.
 
+use super::device;
 use super::locks::{Byte, is_held_by_others};
 use super::make::Watch;
 use super::service::Service;
@@ -20,6 +21,7 @@ use engine::{Fs, Thread};
 use pmem::{Backing, Mapping, Memory};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -57,7 +59,7 @@ pub fn trim(path: impl AsRef<Path>, options: &OpenImage, watch: Watch<'_>) -> Re
     if backing.is_device() {
         return Err(ImageError::NoHoles { path: path.to_owned() });
     }
-    let is_on_disk = matches!(backing, Backing::File { .. });
+    let is_on_disk = backing.is_disk();
     if is_on_disk && !is_held_by_others(&file, Byte::Attached).map_err(failed)? {
         return trim_unused(path, &file, options, watch);
     }
@@ -70,7 +72,7 @@ pub fn trim(path: impl AsRef<Path>, options: &OpenImage, watch: Watch<'_>) -> Re
 impl Image {
     /// Gives back what the image, which this process has open, does not use.
     pub fn trim(&self, watch: Watch<'_>) -> Result<Trimmed, ImageError> {
-        if matches!(self.backing(), Backing::File { .. }) && self.memory.commits.is_none() {
+        if self.backing().is_disk() && self.memory.commits.is_none() {
             return Err(ImageError::TrimInPlace { path: self.path().to_owned() });
         }
         trim_in_use(self, watch)
@@ -84,7 +86,7 @@ fn trim_in_use(image: &Image, watch: Watch<'_>) -> Result<Trimmed, ImageError> {
     let before_bytes = taken_bytes(file);
     let thread = image.fs().enter().map_err(engine_error)?;
     thread.recycle_idle_shards().map_err(engine_error)?;
-    let holes = Holes { file, image_bytes: image.length(), kept: BTreeSet::new(), least: 1 };
+    let holes = Holes::of(file, image.length());
     holes.punch_free(&thread, watch).map_err(|errno| hole_error(path, errno))?;
     Ok(Trimmed { before_bytes, after_bytes: taken_bytes(file), is_working_copy: image.memory.commits.is_some() })
 }
@@ -111,8 +113,17 @@ fn trim_unused(path: &Path, file: &File, options: &OpenImage, watch: Watch<'_>) 
     let mut kept = BTreeSet::new();
     image.fs().each_snapshot_page(&mut |offset| kept.extend([offset])).map_err(engine_error)?;
     let thread = image.fs().enter().map_err(engine_error)?;
-    let holes = Holes { file, image_bytes: image.length(), kept, least: 1 };
+    let holes = Holes { kept, ..Holes::of(file, image.length()) };
     holes.punch_free(&thread, watch).map_err(|errno| hole_error(path, errno))?;
+    if device::is_block(file) {
+        // Only the device knows what it takes.
+        let before_bytes = image.length();
+        return Ok(Trimmed {
+            before_bytes,
+            after_bytes: before_bytes.saturating_sub(holes.freed_bytes.get()),
+            is_working_copy: false,
+        });
+    }
     Ok(Trimmed { before_bytes, after_bytes: taken_bytes(file), is_working_copy: false })
 }
 
@@ -137,9 +148,15 @@ struct Holes<'a> {
     kept: BTreeSet<u64>,
     /// The shortest run of blocks.
     least: u64,
+    /// Bytes that were punched.
+    freed_bytes: Cell<u64>,
 }
 
-impl Holes<'_> {
+impl<'a> Holes<'a> {
+    fn of(file: &'a File, image_bytes: u64) -> Holes<'a> {
+        Holes { file, image_bytes, kept: BTreeSet::new(), least: 1, freed_bytes: Cell::new(0) }
+    }
+
     /// Punches all free blocks that have something behind them. EINTR: `watch` stopped it.
     fn punch_free<M: Memory>(&self, thread: &Thread<'_, M>, watch: Watch<'_>) -> Result<(), Errno> {
         let group_bytes = Fs::<M>::group_bytes();
@@ -181,7 +198,9 @@ impl Holes<'_> {
             return Ok(());
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::io::retry_on_intr(|| rustix::fs::fallocate(self.file, flags, start, end - start))
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(self.file, flags, start, end - start))?;
+        self.freed_bytes.set(self.freed_bytes.get() + end - start);
+        Ok(())
     }
 }
 
@@ -238,7 +257,7 @@ fn serve<M: Memory>(fs: &Fs<M>, file: &File, is_ending: &AtomicBool) {
             // What it does not recycle is recycled by its shard.
             let _ = thread.recycle_idle_shards();
             let image_bytes = fs.image_bytes();
-            let holes = Holes { file, image_bytes, kept: BTreeSet::new(), least: RUN_BLOCKS };
+            let holes = Holes { least: RUN_BLOCKS, ..Holes::of(file, image_bytes) };
             holes.punch_free(&thread, &mut |_, _| !is_ending.load(Acquire))
         });
         if trimmed == Err(Errno::OPNOTSUPP) {

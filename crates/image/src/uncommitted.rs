@@ -6,11 +6,12 @@
 //! newer state than that of the file.
 
 use super::attempt::Attempt;
+use super::device;
 use super::locks::{Byte, Lock, LockGuard, is_held_by_others, retry_until};
 use super::working::{Pending, WorkingCopy, copy_newest, map_base};
 use super::working_file::{self, Needs};
 use super::{Closed, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, open_file};
-use pmem::{Access, Backing, Direct, Mapping};
+use pmem::{Access, Direct, Mapping};
 use posix::commits::working_bytes;
 use std::io;
 use std::path::Path;
@@ -56,7 +57,7 @@ impl Image<Direct> {
         let (file, access) = open_file(path, false)?;
         let locked = Arc::new(file.try_clone().map_err(|source| lock_error(path, source))?);
         let pm = Arc::new(map_base(file, path, access)?);
-        if !matches!(pm.backing(), Backing::File { .. }) {
+        if !pm.backing().is_disk() {
             return Err(ImageError::NoCommits { path: path.to_owned() });
         }
         let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &|| Direct };
@@ -65,7 +66,9 @@ impl Image<Direct> {
             Err(error) if error.may_pass() => Ok(None),
             Err(error) => Err(error),
         })?;
-        opened.ok_or_else(|| ImageError::NotExclusive { path: path.to_owned() })
+        let mut image = opened.ok_or_else(|| ImageError::NotExclusive { path: path.to_owned() })?;
+        image.claim = device::Claim::take(&image.file, path, options.timeout)?;
+        Ok(image)
     }
 
     /// Commits all changes as one to an image that was opened by [`Image::open_atomic`], and closes

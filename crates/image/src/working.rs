@@ -18,8 +18,10 @@
 //! - A copy whose changes are all on the disk says so before the image forgets its name
 //!   ([`Commits::set_saved`]). All others are kept (`left`).
 
+use super::device;
 use super::extents::for_each_extent;
 use super::fill::{self, Fill, Filled};
+use super::journal_room::log_bytes;
 use super::locks::{Byte, is_held_by_others};
 use super::make::Watch;
 use super::regions::{MappedCopy, map_working_copy, slots_max, tracking_of};
@@ -29,7 +31,7 @@ use super::{ImageError, OpenImage, identity_of};
 use engine::format::{Geometry, MAGIC, Superblock, SuperblockError};
 use engine::{AttachOptions, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, RecoveryReport, superblock_with};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
-use pmem::{Access, BLOCK_BYTES, Backing, Direct, LoadError, Mapping, Region, Residency, Tracking};
+use pmem::{Access, BLOCK_BYTES, Backing, Direct, LoadError, Mapping, Region, Residency, Tracking, length_bytes};
 use posix::commits::{
     ChunkBuffer, Commits, ImageFile, capacity_within, errno_of, tracking_at, working_bytes, working_bytes_before,
 };
@@ -45,8 +47,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a log: a sixteenth of the image, within these bounds.
-const LOG_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(64 << 20);
 /// Bytes copied at once into a working copy.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -60,10 +60,10 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads it; `None`: not an image, or on a device. A device can only be mapped, and an image
+    /// Reads it; `None`: not an image, or on a DAX device. That can only be mapped, and an image
     /// there has neither a journal nor a working copy.
     pub fn read(file: &File) -> io::Result<Option<Head>> {
-        if !file.metadata()?.is_file() {
+        if !file.metadata()?.is_file() && !device::is_block(file) {
             return Ok(None);
         }
         let mut bytes = [0; 512];
@@ -74,7 +74,7 @@ impl Head {
             && word(0) == MAGIC
             && image_bytes >= Geometry::LENGTH_MIN
             && image_bytes.is_multiple_of(BLOCK_BYTES)
-            && image_bytes <= file.metadata()?.len();
+            && image_bytes <= length_bytes(file)?;
         let uuid_at = offset_of!(Superblock, uuid);
         Ok(is_image.then(|| Head {
             uuid: bytes[uuid_at..uuid_at + 16].try_into().unwrap_or_default(),
@@ -99,11 +99,12 @@ pub(super) struct RecoveredJournal {
     journal: Option<(Journal<ImageFile>, State)>,
 }
 
-/// Bytes of a file's beginning that are the image: the rest is its journal.
+/// Bytes of a file's beginning that are the image: the rest is its journal, or the room for it on a
+/// block device.
 pub(super) fn image_bytes(file: &File) -> io::Result<u64> {
     let Some(head) = Head::read(file)? else { return Ok(u64::MAX) };
     let journal = Journal::open(ImageFile::new(file.as_raw_fd()), head.uuid, head.image_bytes);
-    let is_absent = matches!(journal, Err(JournalError::Header(HeaderError::Absent)));
+    let is_absent = matches!(journal, Err(JournalError::Header(HeaderError::Absent))) && !device::is_block(file);
     Ok(if is_absent { u64::MAX } else { head.image_bytes })
 }
 
@@ -623,11 +624,6 @@ impl Disk for Overlay<'_> {
     fn flush(&self) -> Result<(), DiskError> {
         Ok(())
     }
-}
-
-/// Bytes of the log for an image of that length.
-pub(super) fn log_bytes(image_bytes: u64) -> u64 {
-    (image_bytes / 16).clamp(*LOG_BYTES.start(), *LOG_BYTES.end()).next_multiple_of(BLOCK_BYTES)
 }
 
 /// Bytes of a file's beginning that are not holes.

@@ -2,8 +2,9 @@
 //! disk.
 //!
 //! An image that can outgrow the memory that it may use has its working copy in a hidden file
-//! beside it. The kernel keeps of that file in memory what is used, and writes the rest to the
-//! disk. It is scratch: a power failure makes it worthless, and nothing waits for its pages.
+//! beside it, or in `/var/tmp` if the image is on a block device. The kernel keeps of that file in
+//! memory what is used, and writes the rest to the disk. It is scratch: a power failure makes it
+//! worthless, and nothing waits for its pages.
 //!
 //! ```text
 //!  /dev/shm/directfs-0123456789abcdef/working       the file itself, or a symbolic link to
@@ -27,6 +28,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// The name of the file, or of the link to it, in the runtime directory.
@@ -34,6 +36,8 @@ pub(super) const WORKING: &str = "working";
 /// The attribute of an image's file with the path of its hidden file.
 const HIDDEN: &str = "user.directfs.hidden";
 const PATH_BYTES_MAX: usize = 4096;
+/// Stands for the directory of an image on a block device.
+const BESIDE_DEVICES: &str = "/var/tmp";
 /// Memory that a working copy leaves to others in the runtime directory's file system.
 const ROOM_BYTES: u64 = 16 << 20;
 
@@ -134,7 +138,7 @@ pub(super) fn room_in_directory(directory: impl AsFd) -> u64 {
 pub(super) fn create_unnamed(length: u64, limit_bytes: Option<u64>, image: &Path) -> io::Result<File> {
     if length > room_in_memory(limit_bytes) {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        if let Ok(file) = rustix::fs::open(directory_of(image), flags, Mode::RUSR | Mode::WUSR) {
+        if let Ok(file) = rustix::fs::open(directory_of(image).as_path(), flags, Mode::RUSR | Mode::WUSR) {
             return Ok(File::from(file));
         }
     }
@@ -144,11 +148,16 @@ pub(super) fn create_unnamed(length: u64, limit_bytes: Option<u64>, image: &Path
 /// The hidden file beside an image; where a path leads through a link, beside the image itself.
 fn hidden_path(image: &Path, name: u64) -> PathBuf {
     let image = std::fs::canonicalize(image).or_else(|_| std::path::absolute(image));
-    image.as_deref().map_or(Path::new("."), directory_of).join(hidden_name(name))
+    image.as_deref().map_or(PathBuf::from("."), directory_of).join(hidden_name(name))
 }
 
-fn directory_of(image: &Path) -> &Path {
-    image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// Where files for an image lie that are too large for the memory: the names of devices are in
+/// memory.
+fn directory_of(image: &Path) -> PathBuf {
+    if image.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+        return PathBuf::from(BESIDE_DEVICES);
+    }
+    image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 
 fn hidden_name(name: u64) -> String {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use rustix::fd::AsFd;
+use rustix::fs::FileType;
 
 /// What a region is mapped from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,9 @@ pub enum Backing {
         /// The file system's name, for display.
         file_system: &'static str,
     },
+    /// A block device (a disk, a logical volume, a network block device), whose pages the kernel
+    /// caches like those of a file.
+    BlockDevice,
     /// No file: memory of this process and the children that it forks.
     Anonymous,
 }
@@ -70,7 +74,7 @@ impl Backing {
                 Medium::Volatile => Persistence::ProcessDeath,
             },
             Backing::Tmpfs => Persistence::ProcessDeath,
-            Backing::File { .. } => Persistence::Committed,
+            Backing::File { .. } | Backing::BlockDevice => Persistence::Committed,
             Backing::Anonymous => Persistence::Nothing,
         }
     }
@@ -81,22 +85,25 @@ impl Backing {
         matches!(self.persistence(), Persistence::PowerFailure | Persistence::PowerFailurePerhaps)
     }
 
-    /// Whether it is a device: it has a size of its own, and can only be mapped, not read.
+    /// Whether it can only be mapped, not read: a DAX device.
     pub fn is_device(self) -> bool {
         matches!(self, Backing::DaxDevice { .. })
     }
 
-    /// Whether the kernel holds changes back until a sync, so that
+    /// Whether it is a disk: the kernel holds changes back until a sync, so that
     /// [`Mapping::sync`](crate::Mapping::sync) has work to do.
-    pub(crate) fn needs_sync(self) -> bool {
-        matches!(self, Backing::File { .. })
+    pub fn is_disk(self) -> bool {
+        matches!(self, Backing::File { .. } | Backing::BlockDevice)
     }
 
     /// The backing of `file` when it was mapped without `MAP_SYNC`. If the file system's type
     /// cannot be read, the name is "an unknown file system"; the name is for display only.
     pub fn of_file(file: impl AsFd) -> Backing {
         let file = file.as_fd();
-
+        // The file system that holds the name of a device says nothing of its bytes.
+        if rustix::fs::fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_block_device()) {
+            return Backing::BlockDevice;
+        }
         match rustix::fs::fstatfs(file) {
             Ok(status) => Backing::of_magic(status.f_type as u64),
             Err(_) => Backing::File { file_system: UNKNOWN },
@@ -135,6 +142,7 @@ impl fmt::Display for Backing {
             Backing::DaxDevice { medium } => write!(f, "a DAX device{medium}"),
             Backing::Tmpfs => f.write_str("a file in memory (tmpfs)"),
             Backing::File { file_system } => write!(f, "a file on {file_system}, through the page cache"),
+            Backing::BlockDevice => f.write_str("a block device, through the page cache"),
             Backing::Anonymous => f.write_str("anonymous memory"),
         }
     }

@@ -106,7 +106,7 @@ pub use delay::{Delayed, Delays, Spin, Wait};
 pub use flush::FlushKind;
 pub use loss::{CONTENT_LOST, Loss, dax_units_around, expect_memory_errors, expects_memory_errors};
 #[cfg(feature = "std")]
-pub use map::{Access, MapError, MappedRegion, Mapping};
+pub use map::{Access, MapError, MappedRegion, Mapping, length_bytes};
 pub use memory::{Direct, Memory};
 pub use processor::{adopt_features, features};
 #[cfg(feature = "std")]

@@ -1,4 +1,5 @@
-//! Mapping of images: regular files, files in memory, DAX files and devices, anonymous memory.
+//! Mapping of images: regular files, files in memory, block devices, DAX files and devices,
+//! anonymous memory.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
@@ -91,12 +92,8 @@ pub enum MapError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// A directory, a block device, a pipe ...
-    #[error(
-        "{} is {kind}, not a regular file or a /dev/dax* device: use one of these (a /dev/pmem* block device needs a file \
-         system with the dax option, or ndctl's devdax mode)",
-        path.display()
-    )]
+    /// A directory, a pipe ...
+    #[error("{} is {kind}, not a regular file, a block device or a /dev/dax* device: use one of these", path.display())]
     NotMappable {
         /// The requested path.
         path: PathBuf,
@@ -186,6 +183,15 @@ impl MapError {
     }
 }
 
+/// Bytes of a regular file or a block device, whose metadata has no length.
+pub fn length_bytes(file: &File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    match metadata.file_type().is_block_device() {
+        true => Ok(rustix::fs::seek(file, SeekFrom::End(0))?),
+        false => Ok(metadata.len()),
+    }
+}
+
 fn name(path: &Option<PathBuf>) -> String {
     path.as_ref().map_or_else(|| "anonymous memory".to_owned(), |path| path.display().to_string())
 }
@@ -238,7 +244,8 @@ impl Mapping {
         Mapping::of_beginning(file, path, access, u64::MAX)
     }
 
-    /// [`Mapping::from_file`], but maps at most the first `length_max` bytes of a regular file.
+    /// [`Mapping::from_file`], but maps at most the first `length_max` bytes of a regular file or
+    /// block device.
     pub fn of_beginning(
         file: File,
         path: impl AsRef<Path>,
@@ -251,10 +258,11 @@ impl Mapping {
         if kind.is_char_device() {
             return Mapping::of_dax_device(file, path, access, &attributes_of_device("char", metadata.rdev()));
         }
-        if !kind.is_file() {
+        if !kind.is_file() && !kind.is_block_device() {
             return Err(MapError::not_mappable(path, kind));
         }
-        Mapping::of_regular_file(file, path, access, (metadata.len().min(length_max), 0))
+        let length = length_bytes(&file).map_err(|source| MapError::Open { path: path.to_owned(), access, source })?;
+        Mapping::of_regular_file(file, path, access, (length.min(length_max), 0))
     }
 
     /// Maps the first `length` bytes of a regular file that is at least as long, and the addresses
@@ -432,7 +440,7 @@ impl Mapping {
     pub fn is_truncated(&self) -> bool {
         let is_shorter = |file: &File| {
             !self.backing.is_device()
-                && file.metadata().is_ok_and(|metadata| metadata.len() / PAGE_BYTES * PAGE_BYTES < self.length)
+                && length_bytes(file).is_ok_and(|bytes| bytes / PAGE_BYTES * PAGE_BYTES < self.length)
         };
         self.has_lost_pages() || self.file.as_ref().is_some_and(is_shorter)
     }
@@ -473,7 +481,7 @@ impl Mapping {
     /// ([`Backing::File`]). Does nothing if a fence suffices or the mapping is read-only.
     pub fn sync(&self, range: Range<u64>) -> io::Result<()> {
         let pages = self.pages_around(range)?;
-        if !self.backing.needs_sync() || self.access == Access::ReadOnly || pages.is_empty() {
+        if !self.backing.is_disk() || self.access == Access::ReadOnly || pages.is_empty() {
             return Ok(());
         }
         let (address, length) = self.page_address(&pages);
@@ -596,8 +604,6 @@ fn mmap_error(path: &Path, access: Access, length: u64, errno: Errno) -> MapErro
 fn file_type_name(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() {
         "a directory"
-    } else if kind.is_block_device() {
-        "a block device"
     } else if kind.is_fifo() {
         "a pipe"
     } else if kind.is_socket() {

@@ -46,6 +46,7 @@ use engine::{CommitGuard, DESCRIPTION_BYTES, ImageIdentity, Platform, Thread};
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal, JournalError, State, StateStore};
 use pmem::{BLOCK_BYTES, Memory, ReadAt, Region, Residency, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 use rustix::fd::BorrowedFd;
+use rustix::fs::FileType;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Resource;
 
@@ -566,10 +567,12 @@ impl Commits {
         committed.map(drop)
     }
 
-    /// A file that lost its end holds no image any more: nothing is reported as safe in it.
+    /// A file that lost its end holds no image any more: nothing is reported as safe in it. A block
+    /// device has no size here; writes behind its end fail.
     fn check_whole(&self) -> Result<()> {
         let status = rustix::fs::fstat(self.file.fd()).map_err(|errno| Errno(errno.raw_os_error()))?;
-        if (status.st_size as u64) < self.image_bytes() { Err(Errno::EIO) } else { Ok(()) }
+        let is_device = FileType::from_raw_mode(status.st_mode).is_block_device();
+        if !is_device && (status.st_size as u64) < self.image_bytes() { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// Writes the commits of the log to their places in the image.

@@ -14,13 +14,14 @@ Examples:
   directfs mkfs /dev/shm/work.img --size 4G
   directfs mkfs /var/lib/mail.img --size 1.5T --label mail --inodes 100000000
   directfs mkfs /dev/dax0.0 --force          a device needs no size
+  directfs mkfs /dev/vg/data                 half of a block device: the rest takes commits
   directfs mkfs tools.img --size 2G --from /opt/tools
 
 With --from the image gets everything of the directory: owners, modes, times, extended attributes,
 access lists, hard and symbolic links, holes, devices. Its file appears when all of it is there;
 until then an existing file stays. Of a failure nothing is left.")]
 pub struct Mkfs {
-    /// The file to create, or a /dev/dax* device.
+    /// The file to create, or a block device or /dev/dax* device.
     pub image: PathBuf,
     /// Size of the image: 512M, 4G, 1.5T. Required for a new file.
     #[arg(long, short, value_parser = parse_size, value_name = "SIZE")]

@@ -31,7 +31,9 @@ struct Summary<'a> {
 /// Creates an image and prints its properties.
 pub fn run(arguments: &Mkfs) -> Result<()> {
     let path = &arguments.image;
-    let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_char_device());
+    let kind = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
+    let is_device = kind.is_some_and(|kind| kind.is_char_device());
+    let is_block = kind.is_some_and(|kind| kind.is_block_device());
     ensure!(
         !is_device || arguments.size.is_none(),
         "{} is a device, which has its own size: leave out --size (ndctl create-namespace --size makes a smaller device)",
@@ -39,13 +41,13 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
     );
     let length = match arguments.size {
         Some(length) => length,
-        None if is_device => 0,
+        None if is_device || is_block => 0,
         // An existing image keeps its size.
         None if path.is_file() => image::image_length(path).unwrap_or(0),
         None => 0,
     };
     ensure!(
-        length > 0 || is_device || arguments.size.is_some(),
+        length > 0 || is_device || is_block || arguments.size.is_some(),
         "{} needs a size: add --size, for example --size 4G",
         path.display()
     );

@@ -6,7 +6,7 @@
 //! exactly what the returned calls leave, with or without the next one. A machine reports a
 //! returned call by a byte to a port, before the next call begins.
 
-use crate::disklog::{self, Log};
+use crate::disklog::{self, Holder, Log};
 use crate::machine::{Machine, Random, compile, program};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -30,23 +30,27 @@ pub fn count() -> usize {
     std::env::var("DIRECTFS_DEVICE_CUTS").ok().and_then(|count| count.parse().ok()).unwrap_or(3)
 }
 
-/// Makes calls on an image on a disk in a machine, and checks what power cuts leave of the disk.
+/// Makes calls on two images on a disk in a machine, in a file and on the disk itself, and checks
+/// what power cuts leave of the disk.
 pub fn assert_a_disk_loses_nothing(machine: Machine, script: &str) {
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let worker = compile("worker");
     machine.run_in(place.path(), script).assert_all_steps();
     let log = Log::read(&place.path().join("log"));
     let mut random = Random::default();
-    for number in 0..count() {
-        let cut = log.cut(number, &mut random);
-        let found = disklog::violation(&log, cut, &mut random, &worker, place.path());
-        assert_eq!(found, None, "{cut:?}");
-        println!("{cut:?}, {} calls acknowledged: nothing is lost", log.acknowledged(cut));
+    let phases = log.phases();
+    assert_eq!(phases.len(), 2, "{phases:?}");
+    for (phase, holder) in phases.iter().zip([Holder::Ext4, Holder::Disk]) {
+        let mut violation = |cut| disklog::violation((&log, holder), cut, &mut random, &worker, place.path());
+        let mut moments = Random::default();
+        for number in 0..count() {
+            let cut = log.cut(phase, number, &mut moments);
+            assert_eq!(violation(cut), None, "{holder:?}: {cut:?}");
+            println!("{holder:?}: {cut:?}, {} calls acknowledged: nothing is lost", log.acknowledged(cut));
+        }
+        let loss = log.cuts_without_a_flush(phase).find_map(|cut| violation(cut).map(|found| (cut, found)));
+        println!("{holder:?}, without one flush: {:?}", loss.expect("a flush that the disk leaves out is found"));
     }
-    let loss = log
-        .cuts_without_a_flush()
-        .find_map(|cut| disklog::violation(&log, cut, &mut random, &worker, place.path()).map(|found| (cut, found)));
-    println!("without one flush: {:?}", loss.expect("a flush that the disk leaves out is found"));
 }
 
 /// Cuts the power of a machine that a script prepares, and checks what is left each time.

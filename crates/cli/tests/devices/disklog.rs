@@ -8,6 +8,7 @@
 
 use crate::machine::{Random, program};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -33,8 +34,18 @@ const PIECES: [usize; 2] = [4096, 512];
 pub struct Log {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    /// The first acknowledgement: all before it is preparation.
-    start: usize,
+}
+
+/// Entries from the first acknowledgement of calls on an image to the last one.
+pub type Phase = Range<usize>;
+
+/// What holds an image on the disk.
+#[derive(Debug, Clone, Copy)]
+pub enum Holder {
+    /// The file `image` of an ext4 file system.
+    Ext4,
+    /// The disk itself.
+    Disk,
 }
 
 struct Entry {
@@ -73,26 +84,39 @@ impl Log {
             entries.push(Entry { at: at * sector as u64, data: start..end, flushes, is_durable });
             next = end;
         }
-        let mut log = Log { bytes, entries, start: 0 };
-        log.start = log.entries.iter().position(|entry| log.acknowledged_by(entry).is_some()).expect("calls returned");
-        log
+        assert_eq!(next, bytes.len(), "QEMU left a gap in {}", file.display());
+        Log { bytes, entries }
+    }
+
+    /// The calls on each image that the machine used, one after the other. What lies between is
+    /// preparation.
+    pub fn phases(&self) -> Vec<Phase> {
+        let mut phases: Vec<Phase> = Vec::new();
+        let mut last = u64::MAX;
+        for (at, entry) in self.entries.iter().enumerate() {
+            let Some(count) = self.acknowledged_by(entry) else { continue };
+            match phases.last_mut() {
+                Some(phase) if count >= last => phase.end = at + 1,
+                _ => phases.push(at..at + 1),
+            }
+            last = count;
+        }
+        phases
     }
 
     /// A cut at a random moment; every other one comes when a flush is due, where most is at stake.
-    pub fn cut(&self, number: usize, random: &mut Random) -> Cut {
-        let after_start = self.entries.len() - self.start - 1;
-        let mut at = self.start + 1 + random.below(after_start as u64) as usize;
+    pub fn cut(&self, phase: &Phase, number: usize, random: &mut Random) -> Cut {
+        let mut at = phase.start + 1 + random.below(phase.len() as u64 - 1) as usize;
         if number.is_multiple_of(2) {
-            at += self.entries[at..].iter().position(|entry| entry.flushes).unwrap_or(0);
+            at += self.entries[at..phase.end].iter().position(|entry| entry.flushes).unwrap_or(0);
         }
         let kept = [0, 10, 50, 90][random.below(4) as usize];
         Cut { at, durable: self.last_flush_before(at), kept, piece_bytes: PIECES[random.below(2) as usize] }
     }
 
     /// Cuts right after an acknowledgement, by a disk that left out the flush before that one.
-    pub fn cuts_without_a_flush(&self) -> impl Iterator<Item = Cut> {
-        let acknowledged =
-            (self.start + 1..self.entries.len()).filter(|&at| self.acknowledged_by(&self.entries[at]).is_some());
+    pub fn cuts_without_a_flush(&self, phase: &Phase) -> impl Iterator<Item = Cut> {
+        let acknowledged = (phase.start + 1..phase.end).filter(|&at| self.acknowledged_by(&self.entries[at]).is_some());
         acknowledged.map(|at| {
             let durable = self.last_flush_before(self.last_flush_before(at));
             Cut { at: at + 1, durable, kept: 0, piece_bytes: PIECES[0] }
@@ -134,9 +158,18 @@ impl Log {
 }
 
 /// What is wrong with the image on a disk after a power cut.
-pub fn violation(log: &Log, cut: Cut, random: &mut Random, worker: &Path, place: &Path) -> Option<String> {
+pub fn violation(
+    (log, holder): (&Log, Holder),
+    cut: Cut,
+    random: &mut Random,
+    worker: &Path,
+    place: &Path,
+) -> Option<String> {
     let (disk, image) = (place.join("replayed"), place.join("image"));
     log.replay(cut, random, &disk);
+    if let Holder::Disk = holder {
+        return crate::cuts::violation(&disk, worker, log.acknowledged(cut), UNACKNOWLEDGED_MAX);
+    }
     let run = |command: &mut Command| {
         let output = command.output().expect("the program starts");
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())

@@ -109,11 +109,13 @@ impl Hardware {
                     memory("cxl", 256 << 20)
                 )
             }
+            // QEMU merges requests of Linux 6.12 into ones of as many pieces as the host writes at
+            // once. The log puts a header before them, which is one too many: the host refuses.
             Hardware::Disk { bytes } => format!(
                 "-blockdev driver=file,node-name=disk,filename={} \
                  -blockdev driver=file,node-name=log,cache.no-flush=on,filename={} \
                  -blockdev driver=blklogwrites,node-name=logged,file=disk,log=log,log-super-update-interval=1 \
-                 -device virtio-blk-pci,drive=logged,discard=off,write-zeroes=off",
+                 -device virtio-blk-pci,drive=logged,discard=off,write-zeroes=off,request-merging=off",
                 file("disk", bytes),
                 file("log", 0)
             ),

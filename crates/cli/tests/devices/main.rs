@@ -132,7 +132,7 @@ drivers {driver}
 step "{make}" {make} /dev/pmem0
 step "mount it" mount -o {options} /dev/pmem0 /mnt/b
 image=/mnt/b/image
-refuses "mkfs on the block device" "is a block device, not a regular file" directfs mkfs /dev/pmem0 --size 10M
+refuses "mkfs on the mounted block device" "used by the kernel" directfs mkfs /dev/pmem0 --force
 says "mkfs" "$promise" directfs mkfs $image --size 96M
 "#
         );
@@ -295,8 +295,12 @@ rm -rf /tmp/tar /tmp/out
 refuses "snapshot" "memory error" directfs snapshot $image /tmp/copy
 refuses "clone" "memory error" directfs clone $image /tmp/copy
 step "no copy is left" test ! -e /tmp/copy
+mkdir /tmp/store
+refuses "push" "memory error" directfs push $image file:///tmp/store/image
+step "no state is in the store" sh -c '! directfs pull file:///tmp/store/image /tmp/copy && test ! -e /tmp/copy'
 step "mount" directfs mount $image /mnt/a
 refuses "mount: snapshot" "memory error" directfs snapshot $image /tmp/copy
+refuses "mount: push" "memory error" directfs push $image file:///tmp/store/image
 step "mount: no copy is left" test ! -e /tmp/copy
 refuses "mount: the file" "" cp /mnt/a/file /dev/null
 step "mount: other files" diff -r /drivers /mnt/a/more
@@ -427,6 +431,18 @@ step "a mount that shares: syncs of files" worker sync /mnt/a/work /dev/vda 420 
 step "umount of it" directfs umount /mnt/a
 step "its end" worker acknowledge /dev/vda 600
 step "umount the file system" umount /mnt/b
+sync
+image=/dev/vda
+says "mkfs of the disk" "What was synced" directfs mkfs $image --size 16M --force
+sync
+step "a directory on the disk" directfs run --image $image -- mkdir /mnt/directfs/work
+worker acknowledge /dev/vda 0
+step "run on the disk" directfs run --image $image -- worker sync /mnt/directfs/work /dev/vda 0 240
+step "the end of a run on the disk" worker acknowledge /dev/vda 240
+step "mount the disk" directfs mount -o commit=0 $image /mnt/a
+step "mount of the disk: syncs of files" worker sync /mnt/a/work /dev/vda 240 420 files
+step "umount the disk" directfs umount /mnt/a
+step "the end of a mount of the disk" worker acknowledge /dev/vda 420
 "#,
         kib = disklog::FILE_SYSTEM_BYTES >> 10
     );
