@@ -2,7 +2,7 @@
 
 use super::CommitOptions;
 use crate::units::{self, parse_size};
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
 use image::Reserve;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -181,14 +181,18 @@ pub struct Stats {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For each process under `run` or with the library, in each interval: its calls per second, in all and
-of the most frequent kinds, and what it waits for. Calls of processes that have ended are in the
-last line. Programs on a mount are shown by `stats`, as requests of the kernel.
+of the most frequent kinds, and what it waits for. The second line has the totals, with the calls of
+processes that have ended. Programs on a mount are shown by `stats`, as requests of the kernel.
 
-Keys of --json: image, interval_ms, processes (pid, user, command, threads, per_second, calls by
-kind, waits_for), others (calls per second of processes that have ended).
+On a terminal these keys work: q or Ctrl-C quits; c sorts by calls, w by waits, t by threads, n by
+the name of the command, p by the process number. A narrow terminal has fewer columns.
+
+Keys of --json: image, interval_ms, per_second (all calls), processes (pid, user, command, threads,
+per_second, calls by kind, waits_for), others (calls per second of processes that have ended).
 
 Examples:
   directfs top /dev/shm/work.img
+  directfs top /dev/shm/work.img --sort waits
   directfs top /dev/shm/work.img --interval 5 --count 1")]
 pub struct Top {
     /// The image.
@@ -199,9 +203,52 @@ pub struct Top {
     /// End after that many intervals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+    /// Which process comes first.
+    #[arg(long, value_enum, default_value_t = Order::Calls)]
+    pub sort: Order,
     /// Print JSON, one object for each interval.
     #[arg(long)]
     pub json: bool,
+}
+
+/// The order of processes in `top`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// Most calls first.
+    Calls,
+    /// Most waiting threads first.
+    Waits,
+    /// Most threads first.
+    Threads,
+    /// By the name of the command.
+    Name,
+    /// By the process number.
+    Pid,
+}
+
+impl Order {
+    /// The order that a key selects.
+    pub fn of_key(key: u8) -> Option<Order> {
+        match key {
+            b'c' => Some(Order::Calls),
+            b'w' => Some(Order::Waits),
+            b't' => Some(Order::Threads),
+            b'n' => Some(Order::Name),
+            b'p' => Some(Order::Pid),
+            _ => None,
+        }
+    }
+
+    /// The word of the order on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Calls => "calls",
+            Order::Waits => "waits",
+            Order::Threads => "threads",
+            Order::Name => "name",
+            Order::Pid => "pid",
+        }
+    }
 }
 
 /// An interval of at least a twentieth of a second and at most an hour.

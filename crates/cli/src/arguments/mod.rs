@@ -5,7 +5,7 @@ mod running;
 mod stores;
 
 pub use images::{
-    CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
+    CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Order, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
 };
 pub use running::{CommitOptions, CommitService, MOUNT_OPTIONS, Mount, MountHelper, Profile, Run, RunInside, Umount};
 pub use stores::{Pull, Push, Replicate, StoreCommand, StoreGc, StoreList, Stores};
