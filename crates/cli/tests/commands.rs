@@ -14,11 +14,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use support::terminal::Terminal;
 use support::{can_mount, copy_into, directfs, image_in, scratch, stderr, stdout};
 
 fn json(arguments: &[&str]) -> Value {
@@ -89,27 +90,67 @@ fn a_long_command_shows_on_a_terminal_what_it_does_and_is_silent_elsewhere() {
     let silent = Command::new("sh").args(["-c", &import]).stderr(Stdio::piped()).spawn().unwrap();
     fs::write(&archive, [0; 1024]).unwrap();
     assert_eq!(stderr(&silent.wait_with_output().unwrap()), "");
-    // script(1) gives the command a terminal.
-    let mut on_terminal = Command::new("script");
-    on_terminal.args(["-qec", &import, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
-    let Ok(mut on_terminal) = on_terminal.spawn() else {
-        eprintln!("\n*** SKIPPED: progress on a terminal: there is no script(1) here ***\n");
-        return;
-    };
+    let mut command = Command::new("sh");
+    let mut terminal = Terminal::start(command.args(["-c", &import]), 90, 10);
     // The archive does not end before its progress is shown.
     let mut sent = File::options().write(true).open(&archive).unwrap();
-    let mut shown = Vec::new();
-    let mut output = on_terminal.stdout.take().unwrap();
-    while !String::from_utf8_lossy(&shown).contains("importing") {
-        let mut piece = [0; 256];
-        let bytes = output.read(&mut piece).unwrap();
-        assert!(bytes > 0, "{}", String::from_utf8_lossy(&shown));
-        shown.extend_from_slice(&piece[..bytes]);
-    }
+    let mut header = [0; 512];
+    header[..4].copy_from_slice(b"file");
+    header[100..107].copy_from_slice(b"0000644");
+    header[124..135].copy_from_slice(b"00000000000");
+    header[156] = b'0';
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    sent.write_all(&header).unwrap();
+    terminal.wait_for("its progress", |terminal| {
+        let line = terminal.lines().join(" ");
+        line.contains("importing") && ["B, ", "/s, ", " s"].iter().all(|part| line.contains(part))
+    });
     sent.write_all(&[0; 1024]).unwrap();
     drop(sent);
-    std::io::copy(&mut output, &mut std::io::sink()).unwrap();
-    assert!(on_terminal.wait().unwrap().success());
+    assert!(terminal.end().success(), "{:#?}", terminal.lines());
+    assert_eq!(terminal.lines(), ["imported 1 file, 0 B"], "the progress is cleared");
+}
+
+#[test]
+fn a_snapshot_goes_down_a_pipe_as_a_whole_image() {
+    let directory = scratch();
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), vec![7; 300_000]).unwrap();
+    let image = image_in(directory.path());
+    let path = image.to_str().unwrap();
+    assert!(copy_into(path, &tree).status.success());
+    for command in ["snapshot", "clone"] {
+        let sent = directfs(&[command, path, "-"]);
+        assert!(sent.status.success(), "{}", stderr(&sent));
+        let copy = directory.path().join(command);
+        fs::write(&copy, &sent.stdout).unwrap();
+        assert_eq!(sent.stdout.len(), 16 << 20, "holes are zeros");
+        let copy = copy.to_str().unwrap();
+        assert_eq!(directfs(&["fsck", "-n", copy]).status.code(), Some(0));
+        let uuid = |image| json(&["info", image, "--json"])["uuid"].clone();
+        assert_eq!(uuid(copy) == uuid(path), command == "snapshot");
+        let read = directfs(&["run", "--image", copy, "--", "cat", "/mnt/directfs/file"]);
+        assert!(read.stdout == vec![7; 300_000], "{}", stderr(&read));
+    }
+    // A reader that goes away is no reason to complain.
+    let (reader, output) = std::io::pipe().unwrap();
+    drop(reader);
+    let ended = Command::new(env!("CARGO_BIN_EXE_directfs")).args(["snapshot", path, "-"]).stdout(output).output();
+    assert_eq!(stderr(&ended.unwrap()), "");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let failed = Command::new(env!("CARGO_BIN_EXE_directfs")).args(["snapshot", path, "-"]).stdout(full).output();
+    assert!(stderr(&failed.unwrap()).contains("the copy is not complete"));
+    let refused = directfs(&["snapshot", path, "-", "--json"]);
+    assert!(stderr(&refused).contains("leave out --json"), "{}", stderr(&refused));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    let mut terminal = Terminal::start(command.args(["snapshot", path, "-"]), 90, 10);
+    assert_eq!(terminal.end().code(), Some(1));
+    assert!(terminal.lines().concat().contains("which is a terminal"), "{:#?}", terminal.lines());
+    assert!(!Path::new("-").exists());
 }
 
 #[test]
@@ -322,7 +363,8 @@ fn what_copies_prints_what_it_did() {
     let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let (image, tree) = (place("it's an image"), tree.to_str().unwrap());
     let made = directfs(&["mkfs", &image, "--size", "16M", "--from", tree]);
-    assert!(stdout(&made).contains("1 file, 2.9 KiB"), "{}", stdout(&made));
+    let line = stdout(&made).lines().find(|line| line.starts_with("copied")).unwrap().to_owned();
+    assert!(line.contains("1 file, 2.9 KiB in ") && line.ends_with('s'), "{line}");
     // The next step can be pasted into a shell.
     let next = stdout(&made).lines().last().unwrap().split_once("directfs ").unwrap().1.to_owned();
     assert!(next.starts_with("run --image '"), "{next}");

@@ -52,15 +52,20 @@ pub struct Mkfs {
 The image can be in use: the copy is the state of one moment, and programs are not stopped. If a
 mount has the image alone (without cache=0), its server makes the copy.
 
+With `-` as the file the copy goes to standard output, byte by byte: it is first made in memory, or
+beside the image where that is too small, and zeros are written for holes.
+
 Keys of --json: image, file, length, used_bytes, duration_ns; of `clone` also uuid.
 
 Examples:
   directfs snapshot work.img backup/work-monday.img
+  directfs snapshot work.img - | zstd > work.img.zst
+  directfs snapshot work.img - | ssh host 'cat > work.img'
   directfs snapshot work.img backup/work.img --json | jq .used_bytes")]
 pub struct Snapshot {
     /// The image.
     pub image: PathBuf,
-    /// The new file.
+    /// The new file; `-` for standard output, `./-` for a file of that name.
     pub file: PathBuf,
     /// Print the result as JSON.
     #[arg(long)]

@@ -4,7 +4,7 @@ use crate::arguments::Umount;
 use crate::asking;
 use crate::mounts::{self, Mount};
 use crate::processes::{self, ImageUser};
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use anyhow::{Result, bail, ensure};
 use console::server::{TIMEOUT, unmount};
 use std::time::{Duration, Instant};
@@ -38,7 +38,8 @@ fn servers(mount: &Mount) -> Vec<ImageUser> {
 /// Waits until the server has exited, which closes the image cleanly. Nothing shows which of
 /// several servers it was, so as many may remain as the image has other mounts.
 fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
-    let mut progress = Progress::start(&format!("waiting until {} is closed cleanly", mount.source.display()), 0);
+    let mut progress =
+        Progress::start(&format!("waiting until {} is closed cleanly", mount.source.display()), Of::Steps(0));
     let end = Instant::now() + TIMEOUT;
     let left =
         mounts::all().into_iter().filter(|other| other.kind == mount.kind && other.source == mount.source).count();
