@@ -2,6 +2,8 @@
 
 #[path = "commands/documents.rs"]
 mod documents;
+#[path = "commands/keys.rs"]
+mod keys;
 #[path = "commands/replicas.rs"]
 mod replicas;
 #[path = "commands/store_runs.rs"]
@@ -275,38 +277,6 @@ fn help_has_no_colours_in_a_pipe() {
     }
 }
 
-/// The help of each command names its examples; those that read JSON are run as they are printed.
-#[test]
-fn examples_of_help_that_read_json_find_their_keys() {
-    if Command::new("jq").arg("--version").output().is_err() {
-        eprintln!("\n*** SKIPPED: examples with jq: there is no jq here ***\n");
-        return;
-    }
-    let directory = scratch();
-    let image = image_in(directory.path());
-    let mut tried = 0;
-    for command in ["info", "ps", "trim", "snapshot"] {
-        let help = stdout(&directfs(&[command, "--help"]));
-        for line in help.lines().filter(|line| line.contains("| jq ")) {
-            let script = line.replace("/dev/shm/work.img", image.to_str().unwrap());
-            let script = script.replace("/var/lib/mail.img", image.to_str().unwrap());
-            let script = script.replace("backup/work.img", directory.path().join("copy").to_str().unwrap());
-            let script = script.replace("work.img", image.to_str().unwrap()).replace("directfs ", "\"$PROGRAM\" ");
-            let mut shell = Command::new("bash");
-            let output =
-                shell.args(["-e", "-o", "pipefail", "-c", &script]).env("PROGRAM", env!("CARGO_BIN_EXE_directfs"));
-            let output = output.output().unwrap();
-            assert!(
-                output.status.success() && stdout(&output) != "null\n",
-                "{line}: {}",
-                stdout(&output) + &stderr(&output)
-            );
-            tried += 1;
-        }
-    }
-    assert_eq!(tried, 4);
-}
-
 #[test]
 fn names_that_are_not_utf_8_are_text_in_json() {
     let directory = scratch();
@@ -322,35 +292,6 @@ fn names_that_are_not_utf_8_are_text_in_json() {
         assert!(output.status.success(), "{command}: {}", stderr(&output));
         let value: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(value["image"].as_str().is_some_and(|image| image.ends_with("x\u{fffd}.img")), "{command}: {value}");
-    }
-}
-
-#[test]
-fn a_command_with_json_reports_its_failure_in_json_too() {
-    let directory = scratch();
-    let file = directory.path().join("text");
-    fs::write(&file, "no image ".repeat(1000)).unwrap();
-    let file = file.to_str().unwrap();
-    let copy = directory.path().join("copy");
-    for (arguments, code) in [
-        (&["info", file][..], 1),
-        (&["fsck", "-n", file, "-p"], 16),
-        (&["ps", file], 1),
-        (&["stats", file], 1),
-        (&["trim", file], 1),
-        (&["resize", file, "20M"], 1),
-        (&["tune", file, "--label", "x"], 1),
-        (&["snapshot", file, copy.to_str().unwrap()], 1),
-        (&["mkfs", file, "--size", "16M"], 1),
-    ] {
-        let output = directfs(&[arguments, &["--json"]].concat());
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
-        assert!(!output.stderr.is_empty(), "{arguments:?}");
-        // Wrong usage has no result.
-        if code != 16 {
-            let value: Value = serde_json::from_slice(&output.stdout).unwrap();
-            assert!(value["error"].is_string() && value["causes"].is_array(), "{arguments:?}: {value}");
-        }
     }
 }
 

@@ -18,7 +18,10 @@ Examples:
 
 With --from the image gets everything of the directory: owners, modes, times, extended attributes,
 access lists, hard and symbolic links, holes, devices. Its file appears when all of it is there;
-until then an existing file stays. Of a failure nothing is left.")]
+until then an existing file stays. Of a failure nothing is left.
+
+Keys of --json: image, uuid, label, length, backing, persistence, space_reserved, mapping_limit,
+files, bytes, duration_ns (of what --from copied, or null).")]
 pub struct Mkfs {
     /// The file to create, or a /dev/dax* device.
     pub image: PathBuf,
@@ -55,7 +58,7 @@ mount has the image alone (without cache=0), its server makes the copy.
 With `-` as the file the copy goes to standard output, byte by byte: it is first made in memory, or
 beside the image where that is too small, and zeros are written for holes.
 
-Keys of --json: image, file, length, used_bytes, duration_ns; of `clone` also uuid.
+Keys of --json: image, file, length, used_bytes, duration_ns.
 
 Examples:
   directfs snapshot work.img backup/work-monday.img
@@ -75,6 +78,8 @@ pub struct Snapshot {
 /// Arguments of `clone`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Keys of --json: image, file, length, used_bytes, duration_ns, uuid (of the copy).
+
 Examples:
   directfs clone template.img work.img --label work")]
 pub struct CloneImage {
@@ -122,11 +127,11 @@ Examples:
   directfs ps --left --remove directfs-0123456789abcdef
   directfs ps /dev/shm/work.img --json | jq '.processes[] | [.pid, .command, .locks[].path]'
 
-Keys of --json: image, in_use, shares (false: only the kernel's view is known); processes (pid, uid,
-user, command, since_ns, role, directory, program), in each of them threads (tid, inside), files
-(fd, inode, path, flags, position), mappings (inode, path, bytes, shared, writable), locks (inode,
-path, kind: flock, posix or ofd; exclusive, start, last) and waits (tid, reason, held_by). Paths
-begin at the root of the image. With --left: a list of name, image, bytes, unused_seconds.")]
+Keys of --json: image, in_use, shares (false: only the kernel's view is known), processes (pid, uid,
+user, command, since_ns, role, directory, program, and lists: threads (tid, inside), files (fd,
+inode, path, flags, position), mappings (inode, path, bytes, shared, writable), locks (inode, path,
+kind: flock, posix or ofd; exclusive, start, last), waits (tid, reason, held_by)). Paths begin at
+the root of the image. With --left: a list of name, image, bytes, unused_seconds.")]
 pub struct Ps {
     /// The image.
     #[arg(required_unless_present = "left")]
@@ -156,7 +161,7 @@ The counting costs about 1 % of the shortest calls, always. No process is stoppe
 Examples:
   directfs stats /dev/shm/work.img
   directfs stats /dev/shm/work.img --watch
-  directfs stats /dev/shm/work.img --watch --interval 10 --json | jq .calls.stat.per_second
+  directfs stats /dev/shm/work.img --watch --interval 10 --count 6 --json | jq .threads
   directfs stats /dev/shm/work.img --prometheus > /var/lib/node_exporter/directfs.prom
 
 Keys of --json: image, processes, threads, interval_ms (null: since the beginning), calls (by name:
@@ -304,6 +309,8 @@ how far. The number of files that it can hold stays. If the command is killed, o
 the image has the old size or the new one. An image that was resized cannot be used by versions of
 this program that cannot resize. Interrupts are heeded before the change begins.
 
+Keys of --json: image, before_bytes, after_bytes.
+
 Examples:
   directfs resize /dev/shm/work.img 8G            also while programs work on it
   directfs resize /var/lib/mail.img +500G         500 GiB more, on a disk
@@ -326,7 +333,7 @@ pub struct Resize {
 At least one of --label, --uuid and --reserved is needed. The image must not be in use. A copy made
 with cp has the UUID of its original; `directfs clone` makes a copy with its own.
 
-Keys of --json: image, label, uuid, reserved_bytes; null: not changed.
+Keys of --json: image, label, uuid, reserved_bytes (null: not changed).
 
 Examples:
   directfs tune /dev/shm/work.img --label build
@@ -413,6 +420,8 @@ built beside its place and moved there when the archive is complete: an error or
 nothing. Paths with `..`, and paths that lead through a symbolic link, are refused; slashes at the
 start are dropped.
 
+Keys of --json: image, files, bytes.
+
 Examples:
   directfs import /dev/shm/work.img < work.tar
   zstd -dc project.tar.zst | directfs import work.img --to /project
@@ -439,6 +448,11 @@ crash are not errors: the next use recovers them.
 
 Exit codes, as for fsck(8), added up: 0 no errors, 1 errors were repaired, 4 errors remain, 8 the
 check failed, 16 usage error, 32 interrupted.
+
+Keys of --json: image, checked, clean, errors, warnings, notes, findings (kind, severity, inode,
+path, offset, sentence, repair, safe), findings_dropped, names, inodes, directories, files,
+symlinks, special, blocks_used, blocks_free, duration, duration_ns, pending (what the next use
+recovers, or null). After repairs also mended (as findings), failed (finding, why), needs_recovery.
 
 Examples:
   directfs fsck -n /dev/shm/work.img

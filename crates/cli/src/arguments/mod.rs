@@ -30,7 +30,8 @@ In /etc/fstab (with mount.directfs in /sbin, a link to this program):
 or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or /usr/bin:
   /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
 
-With --json, a command that fails prints {\"error\": ..., \"causes\": [...]} as well.
+With --json, a command that fails prints {\"error\": ..., \"causes\": [...], \"exit_code\": N} on standard
+output, and the message as usual.
 
 Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck and run
 have their own.")]
@@ -139,11 +140,13 @@ impl Command {
             },
             Command::Import(arguments) => arguments.json,
             Command::Fsck(arguments) => arguments.json,
-            Command::Bench(_)
-            | Command::BenchWorker(_)
+            Command::Umount(arguments) => arguments.json,
+            Command::Bench(arguments) => arguments.json,
+            Command::Demo(arguments) => arguments.json,
+            // The standard output of a profile is that of the program.
+            Command::BenchWorker(_)
             | Command::CommitService(_)
             | Command::Completions(_)
-            | Command::Demo(_)
             | Command::DemoWorker(_)
             | Command::Dump(_)
             | Command::Export(_)
@@ -151,8 +154,7 @@ impl Command {
             | Command::Profile(_)
             | Command::Run(_)
             | Command::RunInside(_)
-            | Command::RunStatic(_)
-            | Command::Umount(_) => false,
+            | Command::RunStatic(_) => false,
         }
     }
 }
@@ -207,6 +209,18 @@ mod tests {
             let pages = [command.render_help().to_string(), command.render_long_help().to_string(), by_hand];
             let found: Vec<_> = pages.iter().flat_map(|page| page.lines()).filter(|line| too_long(line)).collect();
             assert!(found.is_empty(), "{}: {found:#?}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn every_command_with_json_names_its_keys() {
+        let mut program = Cli::command();
+        program.build();
+        for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let has_json = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let names = ["Keys of --json: ", "With --json each event"].iter().any(|text| help.contains(text));
+            assert_eq!(names, has_json, "{}", command.get_name());
         }
     }
 

@@ -127,7 +127,7 @@ pub fn import(arguments: &Import) -> Result<()> {
     interrupt::catch()?;
     let options = OpenImage { commits: arguments.commits.policy(), ..OpenImage::default() };
     let image = Image::open(&arguments.image, &options)?;
-    // Of a pipe the length is not known.
+    // The length of a pipe is not known.
     let archive = rustix::fs::fstat(&input).map_or(0, |found| found.st_size as u64);
     let (mut progress, read_bytes) = (Progress::quiet("importing", Of::Bytes(archive)), Cell::new(0));
     let path = arguments.to.as_os_str().as_bytes();

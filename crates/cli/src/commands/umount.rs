@@ -5,8 +5,10 @@ use crate::asking;
 use crate::mounts::{self, Mount};
 use crate::processes::{self, ImageUser};
 use crate::terminal::{Of, Progress};
+use crate::units;
 use anyhow::{Result, bail, ensure};
 use console::server::{TIMEOUT, unmount};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Unmounts.
@@ -23,10 +25,14 @@ pub fn run(arguments: &Umount) -> Result<()> {
     // Before the unmount: afterwards the servers cannot be identified.
     let servers = servers(&mount);
     unmount(&mount.point, arguments.lazy)?;
-    if arguments.lazy {
-        return Ok(());
+    if !arguments.lazy {
+        wait(servers, &mount)?;
     }
-    wait(servers, &mount)
+    if arguments.json {
+        let value = json!({ "directory": units::path_text(&mount.point), "image": units::path_text(&mount.source) });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    }
+    Ok(())
 }
 
 fn servers(mount: &Mount) -> Vec<ImageUser> {
