@@ -28,6 +28,9 @@ Examples:
   directfs bench --only engine                   the engine in this process: flushes, recovery
   directfs bench --quick --json > bench.json
 
+Keys of --json: version, date, machine, floor, scaling, timer_ns, subjects, absent, sections,
+engine, load_after.
+
 Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted.")]
 pub struct Bench {
     /// Empty directories to measure.
@@ -174,10 +177,10 @@ Examples:
   directfs demo /usr/share/doc
   directfs demo --json | jq '.steps[] | [.name, .run_ns, .peer_ns]'
 
-Keys of --json: tree, entries, size_bytes, is_subset, left_out; image_bytes, backing, persistence;
-peer (the file system beside), rounds; mount_absent (why there is no mount, or null); steps (name,
-run_ns, peer_ns, mount_ns or null); crash (entries, completed, kill_ns, recovery_ns, compare_ns,
-reuse_ns); check (names, errors, warnings, duration_ns); duration_ns.")]
+Keys of --json: tree, entries, size_bytes, is_subset, left_out, image_bytes, backing, persistence,
+peer (the file system beside), rounds, mount_absent (why there is no mount, or null), steps (name,
+run_ns, peer_ns, mount_ns or null), crash (entries, completed, kill_ns, recovery_ns, compare_ns,
+reuse_ns), check (names, errors, warnings, duration_ns), duration_ns.")]
 pub struct Demo {
     /// The tree to copy [default: at most 20,000 entries and 192 MiB of /usr/include or, without
     /// it, /usr/share].

@@ -75,6 +75,11 @@ struct Layout {
 }
 
 impl Layout {
+    fn height_of(&self, row: &Row) -> i32 {
+        let label_height = if self.labels_above { LABEL_HEIGHT } else { 0 };
+        row.values.len() as i32 * BAR_STEP + ROW_GAP + label_height
+    }
+
     /// Where a value lies, if `longest` fills the row.
     fn at(&self, value: f64, longest: f64) -> i32 {
         let space = self.width - self.left - VALUE_WIDTH;
@@ -87,6 +92,9 @@ const LAYOUTS: [Layout; 2] = [
     Layout { class: "wide", width: 760, left: 230, labels_above: false },
     Layout { class: "narrow", width: 340, left: 2, labels_above: true },
 ];
+
+/// A picture in a page of another width, where it may be scaled.
+const PICTURE: Layout = Layout { class: "", width: 400, left: 4, labels_above: true };
 
 impl Bars {
     /// The chart as an element of a page. Systems without any value are not in the legend.
@@ -107,25 +115,61 @@ impl Bars {
     }
 
     fn draw(&self, layout: &Layout, palette: &Palette, marks: &Marks) -> String {
-        let label_height = if layout.labels_above { LABEL_HEIGHT } else { 0 };
-        let height_of = |row: &Row| row.values.len() as i32 * BAR_STEP + ROW_GAP + label_height;
-        let height = self.rows.iter().map(height_of).sum::<i32>().max(1);
+        let height = self.rows.iter().map(|row| layout.height_of(row)).sum::<i32>().max(1);
         let mut drawing = String::new();
         {
             let root = SVGBackend::with_string(&mut drawing, (layout.width as u32, height as u32)).into_drawing_area();
-            let mut top = 2;
-            let marked = (0..self.rows.len()).flat_map(|row| marks.of_row(row)).map(|(_, value)| value);
-            let of_all = self.rows.iter().flat_map(Row::lengths).chain(marked).fold(0.0, f64::max);
-            for (index, row) in self.rows.iter().enumerate() {
-                let longest = if self.scale == Scale::OfAllRows { of_all } else { row.longest() };
-                // Writing to a string cannot fail.
-                let _ = row.draw(&root, layout, (top, longest), |at| palette.colour(&self.systems[at]));
-                let _ = row.mark(&root, layout, (top, longest), marks.of_row(index));
-                top += height_of(row);
-            }
+            self.draw_rows(&root, layout, palette, marks, 2);
             let _ = root.present();
         }
         drawing.replacen("<svg ", &format!("<svg class=\"{}\" ", layout.class), 1)
+    }
+
+    /// The chart as a picture of its own, with its legend, on paper that is dark on dark screens.
+    pub fn picture(&self, palette: &Palette) -> String {
+        const HEAD_HEIGHT: i32 = 44;
+        let layout = &PICTURE;
+        let height = HEAD_HEIGHT + self.rows.iter().map(|row| layout.height_of(row)).sum::<i32>();
+        let mut drawing = String::new();
+        {
+            let root = SVGBackend::with_string(&mut drawing, (layout.width as u32, height as u32)).into_drawing_area();
+            // Writing to a string cannot fail.
+            let _ = root.fill(&WHITE);
+            let style = |colour| text(12, colour).pos(Pos::new(HPos::Left, VPos::Center));
+            let _ = root.draw(&Text::new(self.summary.clone(), (layout.left, 10), style(&DIM)));
+            let mut x = layout.left;
+            for system in &self.systems {
+                let square =
+                    Rectangle::new([(x, 22), (x + BAR_HEIGHT, 22 + BAR_HEIGHT)], palette.colour(system).filled());
+                let _ = root.draw(&square);
+                let _ = root.draw(&Text::new(system.clone(), (x + BAR_HEIGHT + 5, 28), style(&INK)));
+                x += BAR_HEIGHT + 24 + 7 * system.chars().count() as i32;
+            }
+            self.draw_rows(&root, layout, palette, &Marks { name: String::new(), values: Vec::new() }, HEAD_HEIGHT);
+            let _ = root.present();
+        }
+        let head = format!("<svg role=\"img\" aria-label=\"{}\" ", escape(&self.summary));
+        let drawing = drawing.replacen("<svg ", &head, 1);
+        drawing.replacen(">\n", &format!(">\n<style>{}</style>\n", palette.dark()), 1)
+    }
+
+    fn draw_rows<B: DrawingBackend>(
+        &self,
+        root: &DrawingArea<B, plotters::coord::Shift>,
+        layout: &Layout,
+        palette: &Palette,
+        marks: &Marks,
+        mut top: i32,
+    ) {
+        let marked = (0..self.rows.len()).flat_map(|row| marks.of_row(row)).map(|(_, value)| value);
+        let of_all = self.rows.iter().flat_map(Row::lengths).chain(marked).fold(0.0, f64::max);
+        for (index, row) in self.rows.iter().enumerate() {
+            let longest = if self.scale == Scale::OfAllRows { of_all } else { row.longest() };
+            // Writing to a string cannot fail.
+            let _ = row.draw(root, layout, (top, longest), |at| palette.colour(&self.systems[at]));
+            let _ = row.mark(root, layout, (top, longest), marks.of_row(index));
+            top += layout.height_of(row);
+        }
     }
 }
 
@@ -274,7 +318,7 @@ mod tests {
         // The mark has the colour of text, which is light on dark screens.
         let dark = palette.style();
         assert!(
-            page.contains("stroke=\"#222222\"") && dark.contains("svg [stroke=\"#222222\"]{stroke:#ddd}"),
+            page.contains("stroke=\"#222222\"") && dark.contains("svg [stroke=\"#222222\"]{stroke:#dddddd}"),
             "{dark}"
         );
     }

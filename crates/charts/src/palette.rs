@@ -37,19 +37,26 @@ impl Palette {
 
     /// The style rules that the page needs: the legend, widths, and the colours for dark screens.
     pub fn style(&self) -> String {
-        let mut dark = String::new();
-        for (light, dim) in COLOURS.iter().take(self.systems.len()) {
-            let _ = write!(
-                dark,
-                "svg [fill=\"#{light:06X}\"]{{fill:#{dim:06x}}}svg [stroke=\"#{light:06X}\"]{{stroke:#{dim:06x}}}"
-            );
-        }
+        let dark = self.dark();
         format!(
             "figure{{margin:.6em 0}}figure>svg{{display:block;max-width:100%;height:auto}}figure>svg.narrow{{display:none}}\
              .legend{{font-size:13px;margin:.3em 0}}.legend span{{white-space:nowrap;margin-right:1.2em}}.legend svg{{width:11px;height:11px;margin-right:.4em}}\
              @media(max-width:46em){{figure>svg.wide{{display:none}}figure>svg.narrow{{display:block}}}}\
-             @media(prefers-color-scheme:dark){{{dark}svg [fill=\"#222222\"]{{fill:#ddd}}svg [stroke=\"#222222\"]{{stroke:#ddd}}svg [fill=\"#767676\"]{{fill:#999}}svg [stroke=\"#D9D9D9\"]{{stroke:#333}}svg [stroke=\"#FFFFFF\"]{{stroke:#181818}}}}\n"
+             {dark}\n"
         )
+    }
+
+    /// The rules for dark screens. White is the paper, and cuts through bars.
+    pub(crate) fn dark(&self) -> String {
+        let mut rules = String::new();
+        let text = [(0x222222, 0xdddddd), (0x767676, 0x999999), (0xd9d9d9, 0x333333), (0xffffff, 0x181818)];
+        for (light, dark) in COLOURS.iter().take(self.systems.len()).chain(&text) {
+            let _ = write!(
+                rules,
+                "svg [fill=\"#{light:06X}\"]{{fill:#{dark:06x}}}svg [stroke=\"#{light:06X}\"]{{stroke:#{dark:06x}}}"
+            );
+        }
+        format!("@media(prefers-color-scheme:dark){{{rules}}}")
     }
 
     /// The colour of a system; grey for one that the palette does not know.

@@ -148,9 +148,16 @@ fn parse(words: Vec<OsString>) -> Cli {
         Some("run" | "profile") => Some(run::EXIT_FAILED),
         _ => None,
     };
+    let json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     Cli::try_parse_from(words).unwrap_or_else(|error| {
-        let is_printed = error.print().is_ok();
         let failure = own_code.map_or(error.exit_code(), i32::from);
+        if json && error.use_stderr() {
+            let text = error.render().to_string();
+            let text = text.trim_start_matches("error: ").lines().next().unwrap_or_default();
+            print!("{}", remedies::as_json(&anyhow::anyhow!(text.to_owned()), failure as u8));
+            output::flush();
+        }
+        let is_printed = error.print().is_ok();
         std::process::exit(if error.use_stderr() || !is_printed { failure } else { 0 })
     })
 }
@@ -158,29 +165,37 @@ fn parse(words: Vec<OsString>) -> Cli {
 /// Reports a failure; with `json` also as the result on standard output.
 fn finish(result: anyhow::Result<()>, json: bool, failure: u8) -> ExitCode {
     let Err(error) = result.and_then(|()| Ok(output::finish()?)) else { return ExitCode::SUCCESS };
-    if error.downcast_ref::<output::OutputFailed>().is_some_and(|failed| failed.is_reader_gone) {
+    let unwritten = error.downcast_ref::<output::OutputFailed>();
+    if unwritten.is_some_and(|failed| failed.is_reader_gone) {
         return ExitCode::from(EXIT_READER_GONE);
     }
-    if error.is::<interrupt::Interrupted>() {
-        eprintln!("interrupted; all files of this run are removed");
-        return ExitCode::from(EXIT_INTERRUPTED);
-    }
-    if let Some(stopped) = error.downcast_ref::<interrupt::Stopped>() {
-        eprintln!("{stopped}");
-        return ExitCode::from(EXIT_INTERRUPTED);
-    }
-    if let Some(failed) = error.downcast_ref::<console::server::ServerFailed>() {
-        // The server has printed the cause.
-        return if failure == 1 { failed.exit_code() } else { ExitCode::from(failure) };
-    }
-    let error = remedies::explain(error);
-    if json && !error.is::<output::OutputFailed>() {
-        println!("{}", remedies::as_json(&error));
+    let (json, error) = (json && unwritten.is_none(), remedies::explain(error));
+    let code = exit_code(&error, failure);
+    if json {
+        print!("{}", remedies::as_json(&error, code));
         output::flush();
     }
-    terminal::print_error(&error);
+    if code == EXIT_INTERRUPTED && !error.is::<interrupt::Interrupted>() {
+        eprintln!("{error}");
+    } else if code == EXIT_INTERRUPTED {
+        eprintln!("interrupted; all files of this run are removed");
+    } else if !error.is::<console::server::ServerFailed>() {
+        // The server of a mount has printed the cause.
+        terminal::print_error(&error);
+    }
+    ExitCode::from(code)
+}
+
+/// The exit status for an error. `failure`: that of the command.
+fn exit_code(error: &anyhow::Error, failure: u8) -> u8 {
+    if error.is::<interrupt::Interrupted>() || error.is::<interrupt::Stopped>() {
+        return EXIT_INTERRUPTED;
+    }
+    if let Some(failed) = error.downcast_ref::<console::server::ServerFailed>() {
+        return if failure == 1 { failed.exit_code() } else { failure };
+    }
     let is_taken_over = matches!(error.downcast_ref(), Some(store::StoreError::Fenced { .. }));
-    ExitCode::from(if is_taken_over { EXIT_TAKEN_OVER } else { failure })
+    if is_taken_over { EXIT_TAKEN_OVER } else { failure }
 }
 
 /// Whether mount(8) started this program by its helper's name.

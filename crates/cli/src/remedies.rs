@@ -65,8 +65,8 @@ fn explain_large_file(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The error as the result of a command with `--json`.
-pub fn as_json(error: &anyhow::Error) -> String {
+/// The error as the result of a command with `--json`: a line.
+pub fn as_json(error: &anyhow::Error, exit_code: u8) -> String {
     let causes: Vec<_> = error.chain().skip(1).map(ToString::to_string).collect();
-    json!({ "error": error.to_string(), "causes": causes }).to_string()
+    format!("{}\n", json!({ "error": error.to_string(), "causes": causes, "exit_code": exit_code }))
 }

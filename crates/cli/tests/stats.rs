@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use support::program::{Program, has_python};
+use support::terminal::Terminal;
 use support::{can_mount, directfs, image_in, mount, scratch, stderr, stdout, unmount};
 
 /// Runs a command on an image, and parses each line that it prints.
@@ -76,7 +77,7 @@ fn calls_of_programs_are_counted_by_kind_and_process() {
     let busiest = &top["processes"][0];
     assert!(pid(busiest) && busiest["calls"]["stat"].as_f64() > Some(100.0), "{top}");
     let text = stdout(&directfs(&["top", image.to_str().unwrap(), "--interval", "0.1", "--count", "1"]));
-    assert!(text.contains("python") && text.contains("stat "), "{text}");
+    assert!(text.contains("python") && text.contains("stat ") && text.contains(" calls/s, "), "{text}");
 
     let removed =
         directfs(&["run", "--image", image.to_str().unwrap(), "--at", "/mnt/ps", "--", "rmdir", "/mnt/ps/d650"]);
@@ -157,4 +158,73 @@ fn what_is_no_image_is_an_error() {
     let refused = directfs(&["stats", image.to_str().unwrap(), "--watch", "--interval", "0"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("0.05 to 3600 seconds"), "{}", stderr(&refused));
+}
+
+/// `top` on a terminal, beside two programs that call without an end.
+fn top_of_two(columns: u16, check: impl FnOnce(&mut Terminal)) {
+    if !has_python() {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let calling = "import os, sys, threading\nprint('ready', flush=True)\n\
+                   end = threading.Thread(target=sys.stdin.read); end.start()\nwhile end.is_alive(): os.stat('.')";
+    let programs = [(); 2].map(|()| Program::under_run(&image, calling));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_directfs"));
+    let mut terminal = Terminal::start(command.arg("top").arg(&image).args(["--interval", "0.1"]), columns, 20);
+    terminal.wait_for("both programs", |terminal| rows(terminal).len() >= 2);
+    check(&mut terminal);
+    programs.into_iter().for_each(Program::end);
+}
+
+/// The numbers of the processes on the screen.
+fn rows(terminal: &Terminal) -> Vec<u32> {
+    let lines = terminal.lines();
+    let of_program = lines.iter().filter(|line| line.contains("python"));
+    of_program.filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect()
+}
+
+#[test]
+fn top_sorts_by_keys_and_leaves_the_terminal_as_it_was_however_it_ends() {
+    for end in ["q", "\x03", "SIGTERM"] {
+        top_of_two(100, |terminal| {
+            assert!(terminal.screen().hide_cursor());
+            terminal.press(b"p");
+            terminal.wait_for("the order", |terminal| terminal.lines().last().unwrap().contains("sort by pid"));
+            terminal.wait_for("sorted processes", |terminal| rows(terminal).is_sorted() && rows(terminal).len() == 2);
+            let lines = terminal.lines();
+            assert!(lines[1].contains(" calls/s, ") && lines[1].contains(" threads"), "{lines:#?}");
+            assert!(lines.last().unwrap().starts_with("q quit "), "{lines:#?}");
+            match end {
+                "SIGTERM" => {
+                    let pid = rustix::process::Pid::from_child(&terminal.child);
+                    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+                    assert_eq!(terminal.end().code(), Some(130));
+                }
+                key => {
+                    terminal.press(key.as_bytes());
+                    assert!(terminal.end().success());
+                }
+            }
+            assert!(!terminal.screen().hide_cursor(), "{end:?}");
+            let modes = terminal.modes();
+            let usual = rustix::termios::LocalModes::ICANON
+                | rustix::termios::LocalModes::ECHO
+                | rustix::termios::LocalModes::ISIG;
+            assert!(modes.local_modes.contains(usual), "{end:?}: {modes:?}");
+        });
+    }
+}
+
+#[test]
+fn top_is_readable_in_forty_columns() {
+    top_of_two(40, |terminal| {
+        let lines = terminal.lines();
+        assert_eq!(lines.len(), 20, "{lines:#?}");
+        assert!((0..20).all(|row| !terminal.screen().row_wrapped(row)), "{lines:#?}");
+        assert!(lines[2].contains("pid") && lines[2].contains("command") && lines[2].contains("calls/s"), "{lines:#?}");
+        assert!(lines[19].starts_with("q quit") && lines[19].contains("calls"), "{lines:#?}");
+        terminal.press(b"q");
+        assert!(terminal.end().success());
+    });
 }

@@ -1,7 +1,7 @@
 //! Images that a command makes.
 
-use crate::terminal::Progress;
-use crate::{interrupt, units};
+use crate::interrupt;
+use crate::terminal::{Of, Progress};
 use anyhow::Result;
 use image::{ImageError, Made, MakeOptions, make_watched};
 use std::path::Path;
@@ -9,10 +9,9 @@ use std::path::Path;
 /// Creates an image, with progress where it takes long. An interrupt (where it is caught) cancels
 /// it and leaves no image.
 pub fn make_shown(path: &Path, options: &MakeOptions) -> Result<Made> {
-    let mut progress =
-        Progress::quiet(&format!("allocating {} (MiB)", units::size(options.length)), options.length >> 20);
+    let mut progress = Progress::quiet("allocating", Of::Bytes(options.length));
     let made = make_watched(path, options, &mut |done, _| {
-        progress.at(done >> 20);
+        progress.at(done);
         interrupt::check().is_ok()
     });
     match made {

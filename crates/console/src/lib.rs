@@ -8,6 +8,7 @@ pub mod asking;
 pub mod images;
 pub mod interrupt;
 pub mod mounts;
+pub mod screen;
 pub mod server;
 pub mod terminal;
 pub mod units;

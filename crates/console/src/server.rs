@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The byte that the server writes when the mount answers.
@@ -99,8 +99,8 @@ pub struct ServerFailed(u8);
 
 impl ServerFailed {
     /// The server's exit code.
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.0)
+    pub fn exit_code(&self) -> u8 {
+        self.0
     }
 }
 

@@ -3,9 +3,10 @@
 
 use crate::units;
 use anstream::stream::IsTerminal;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -52,34 +53,59 @@ const QUIET: Duration = Duration::from_millis(500);
 /// How often a bar is drawn again, so that its clock shows that the work goes on.
 const TICK: Duration = Duration::from_millis(200);
 
+/// How much work there is; 0 where that is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// Bytes, shown with their rate.
+    Bytes(u64),
+    /// Equal steps.
+    Steps(u64),
+}
+
 /// Progress of one piece of work: a bar on a terminal, otherwise a line at the start.
 pub struct Progress {
     bar: ProgressBar,
+    files: Arc<AtomicU64>,
     /// Shows the bar after a while, also if the work reports no step: ended by the end of the
     /// channel.
     shower: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
-    /// Starts work of `total` steps; 0 if their number is unknown.
-    pub fn start(what: &str, total: u64) -> Progress {
+    /// Starts work. Where there is no terminal, a line names it.
+    pub fn start(what: &str, of: Of) -> Progress {
         if !std::io::stderr().is_terminal() {
             eprintln!("{what} ...");
         }
-        Progress::quiet(what, total)
+        Progress::quiet(what, of)
     }
 
     /// `start` without a line where there is no terminal.
-    pub fn quiet(what: &str, total: u64) -> Progress {
+    pub fn quiet(what: &str, of: Of) -> Progress {
+        let (Of::Bytes(total) | Of::Steps(total)) = of;
         let bar = ProgressBar::with_draw_target((total > 0).then_some(total), ProgressDrawTarget::hidden());
+        let files = Arc::new(AtomicU64::new(0));
         let template = match total {
-            0 => "{spinner} {msg}  {human_pos}  {elapsed}",
-            _ => "{msg:40} {wide_bar:.dim} {human_pos}/{human_len}  {eta:>4}",
+            0 => "{spinner} {msg}  {figures}",
+            _ => "{msg}  {wide_bar:.dim}  {figures}",
         };
-        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let counted = Arc::clone(&files);
+        let figures = move |state: &ProgressState, text: &mut dyn std::fmt::Write| {
+            let figures = Figures {
+                of,
+                files: counted.load(Ordering::Relaxed),
+                done: state.pos(),
+                per_second: state.per_sec(),
+                left: state.eta(),
+                elapsed: state.elapsed(),
+            };
+            let _ = text.write_str(&figures.text());
+        };
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style.with_key("figures", figures));
         bar.set_message(what.to_owned());
         let shower = std::io::stderr().is_terminal().then(|| show_later(bar.clone()));
-        Progress { bar, shower }
+        Progress { bar, files, shower }
     }
 
     /// Starts another part of the work.
@@ -95,9 +121,51 @@ impl Progress {
         self.bar.set_message(step.to_owned());
     }
 
-    /// Sets the number of completed steps.
+    /// Sets the number of completed bytes or steps.
     pub fn at(&mut self, position: u64) {
         self.bar.set_position(position);
+    }
+
+    /// Sets the number of completed files.
+    pub fn files(&mut self, count: u64) {
+        self.files.store(count, Ordering::Relaxed);
+    }
+}
+
+/// What is shown beside a bar.
+struct Figures {
+    of: Of,
+    files: u64,
+    done: u64,
+    per_second: f64,
+    left: Duration,
+    elapsed: Duration,
+}
+
+impl Figures {
+    fn text(&self) -> String {
+        let mut parts = Vec::new();
+        if self.files > 0 {
+            parts.push(units::counted(self.files, "file"));
+        }
+        let (Of::Bytes(total) | Of::Steps(total)) = self.of;
+        let number = |number| match self.of {
+            Of::Bytes(_) => units::size(number),
+            Of::Steps(_) => units::count(number),
+        };
+        if total > 0 {
+            parts.push(format!("{} of {}", number(self.done), number(total)));
+        } else if self.done > 0 {
+            parts.push(number(self.done));
+        }
+        if matches!(self.of, Of::Bytes(_)) && self.done > 0 {
+            parts.push(format!("{}/s", units::size(self.per_second as u64)));
+        }
+        parts.push(match total > 0 && self.done > 0 {
+            true => format!("{} left", units::clock(self.left)),
+            false => units::clock(self.elapsed),
+        });
+        parts.join(", ")
     }
 }
 
@@ -126,10 +194,10 @@ impl Drop for Progress {
 /// The progress of a working copy that is being made.
 static COPYING: Mutex<Option<Progress>> = Mutex::new(None);
 
-/// Shows how far a working copy is, in MiB. See [`Copying`].
+/// Shows how far a working copy is. See [`Copying`].
 pub fn show_copied(bytes: u64, of_bytes: u64) {
     let mut copying = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
-    copying.get_or_insert_with(|| Progress::quiet("copying the image, MiB", of_bytes >> 20)).at(bytes >> 20);
+    copying.get_or_insert_with(|| Progress::quiet("copying the image", Of::Bytes(of_bytes))).at(bytes);
 }
 
 /// Ends what [`show_copied`] shows.
@@ -203,5 +271,18 @@ mod tests {
         let lines = table.lines();
         assert_eq!(lines[1], "stat     40 ns");
         assert_eq!(lines[2], "rename  1.2 µs");
+    }
+
+    #[test]
+    fn progress_has_files_bytes_rate_and_the_time_that_is_left_where_the_total_is_known() {
+        let second = Duration::from_secs(1);
+        let figures = |of, files, done| {
+            Figures { of, files, done, per_second: 3.0 * 1048576.0, left: second * 90, elapsed: second * 7 }.text()
+        };
+        assert_eq!(figures(Of::Bytes(1 << 30), 0, 3 << 20), "3 MiB of 1 GiB, 3 MiB/s, 1 min 30 s left");
+        assert_eq!(figures(Of::Bytes(0), 1200, 3 << 20), "1,200 files, 3 MiB, 3 MiB/s, 7 s");
+        assert_eq!(figures(Of::Steps(60), 0, 12), "12 of 60, 1 min 30 s left");
+        assert_eq!(figures(Of::Steps(0), 0, 0), "7 s", "nothing is known but that it goes on");
+        assert_eq!(figures(Of::Bytes(1 << 20), 0, 0), "0 B of 1 MiB, 7 s", "no rate yet, so no rest");
     }
 }

@@ -74,6 +74,15 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
+/// A time that people wait: `7 s`, `1 min 30 s`, `2 h 5 min`.
+pub fn clock(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..60 => format!("{seconds} s"),
+        seconds @ ..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
 /// The present time, in ns since 1970.
 pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
@@ -182,6 +191,7 @@ mod tests {
         assert_eq!(duration(196.4), "196 ns");
         assert_eq!(duration(1_080.0), "1.1 µs");
         assert_eq!(duration(2.5e9), "2.50 s");
+        assert_eq!(clock(Duration::from_secs(7500)), "2 h 5 min");
         assert_eq!(count(1_000_000), "1,000,000");
         assert_eq!(count(999), "999");
         assert_eq!(counted(1, "file"), "1 file");

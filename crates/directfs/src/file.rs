@@ -5,6 +5,7 @@ use crate::classes::class_of;
 use crate::error::{Error, Result};
 use crate::metadata::system_time;
 use crate::session::{Inside, OpenNumber};
+use crate::view::View;
 use crate::{Credentials, FileTimes, Metadata, Permissions};
 use engine::SeekWhat;
 use engine::statistics::CallClass;
@@ -218,6 +219,32 @@ impl File {
             // The file grows meanwhile.
             step = bytes.len().max(STEP_BYTES_MIN);
         }
+    }
+
+    /// The content as memory, without a copy. It has the length that the file has now, and shows
+    /// what is written into its blocks later. What is cut off later reads as zeros, and so do holes
+    /// that are filled later. While the view lives, writes to the file are made in place, without
+    /// atomicity, and the image cannot be closed: [`Image::close`](crate::Image::close) fails with
+    /// EBUSY, and the image is closed when the last view ends.
+    ///
+    /// If another program truncates the image itself, a read raises SIGBUS, as calls do without
+    /// [`survive_truncation`](crate::survive_truncation).
+    ///
+    /// # Errors
+    /// EBADF: not opened for reading; EISDIR; EINVAL: no regular file; EOPNOTSUPP: the image is on
+    /// a device whose alignment exceeds 4 KiB; ENOMEM: too little address space.
+    pub fn view(&self) -> Result<View> {
+        let view = View::new(self.number.shared(), |inside| {
+            let (file, caller) = (inside.file(self.number())?, inside.caller(self.credentials.as_posix()));
+            caller.data().read_at(&file, 0, &mut [])?;
+            let found = caller.stat(file.node())?;
+            match found.mode & libc::S_IFMT {
+                libc::S_IFREG => Ok((file.node(), found.size_bytes)),
+                libc::S_IFDIR => Err(Errno::EISDIR),
+                _ => Err(Errno::EINVAL),
+            }
+        });
+        view.map_err(|errno| self.error("view", errno))
     }
 
     /// Writes at an offset in bytes; returns the number of bytes, fewer only if the image is full.

@@ -184,7 +184,7 @@ impl Image {
     ///
     /// # Errors
     /// EIO: the image was truncated while in use, or its disk failed: it is not clean. EBUSY:
-    /// another process recovers it for longer than ten minutes.
+    /// another process recovers it for longer than ten minutes, or a [`View`](crate::View) lives.
     pub fn close(self) -> Result<Closed> {
         let closed = match self.shared.close() {
             Some(closed) => closed?,
@@ -195,6 +195,11 @@ impl Image {
             image::Closed::OthersRemain => Closed::OthersRemain,
             image::Closed::ReadOnly => Closed::ReadOnly,
         })
+    }
+
+    /// Views of its files that live. They keep the image open.
+    pub fn views(&self) -> usize {
+        self.shared.views()
     }
 
     fn error(&self, operation: &'static str, errno: Errno) -> Error {

@@ -107,6 +107,7 @@ mod image;
 mod metadata;
 mod read_dir;
 mod session;
+mod view;
 
 pub use attributes::SetXattr;
 pub use credentials::Credentials;
@@ -118,6 +119,7 @@ pub use flags::FileFlags;
 pub use image::{Closed, CreateImage, Durability, Image, ImageOptions};
 pub use metadata::{FileTimes, FileType, Metadata, Permissions, Space};
 pub use read_dir::{DirEntry, ReadDir};
+pub use view::View;
 
 /// Makes this process survive the truncation of an image in use: calls then fail with EIO, and the
 /// image is not left clean.

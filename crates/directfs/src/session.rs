@@ -166,6 +166,9 @@ pub(crate) struct Shared {
     forks: u32,
     registry: Mutex<Registry>,
     numbers: Mutex<Numbers>,
+    /// Views that live. Locked before all others, while a view is made or ends, and while the image
+    /// is closed.
+    views: Mutex<usize>,
     /// Held by the thread that releases idle slots because it ran out of space or memory.
     scarcity: Mutex<()>,
 }
@@ -214,6 +217,7 @@ impl Shared {
             forks: FORKS.load(Relaxed),
             registry: Mutex::new(registry),
             numbers: Mutex::default(),
+            views: Mutex::default(),
             scarcity: Mutex::default(),
         }))
     }
@@ -383,9 +387,49 @@ impl Shared {
         }
     }
 
+    /// Makes a view: `map` maps a file and records it.
+    pub fn map(self: &Arc<Self>, map: impl FnMut(Inside<'_>) -> Result<()>) -> Result<()> {
+        if self.is_forked() {
+            return Err(FORKED);
+        }
+        let mut views = lock(&self.views);
+        self.call(CallClass::Map, map)?;
+        *views += 1;
+        Ok(())
+    }
+
+    /// Views that live.
+    pub fn views(&self) -> usize {
+        *lock(&self.views)
+    }
+
+    /// Ends a view: `unmap` returns the range that it has unmapped, whose record is then removed.
+    pub fn unmap(self: &Arc<Self>, unmap: impl FnOnce() -> Option<(u64, u64)>) {
+        if self.is_forked() {
+            unmap();
+            return;
+        }
+        let mut views = lock(&self.views);
+        if let Some((address, length)) = unmap() {
+            // The image is open while a view lives. What fails stays recorded until it is closed.
+            let _ = self.call(CallClass::Map, |inside| inside.process.remove_mappings(inside.thread, address, length));
+        }
+        *views -= 1;
+    }
+
     /// Waits for the calls in progress, closes all files, and detaches. Later calls are ENODEV.
-    /// `None`: the image was already closed.
+    /// `None`: the image was already closed. EBUSY: a view lives.
     pub fn close(&self) -> Option<std::result::Result<Closed, ImageError>> {
+        let views = lock(&self.views);
+        if *views > 0 {
+            let path = lock(&self.registry).open.as_ref()?.image.path().to_owned();
+            let source = std::io::Error::from_raw_os_error(libc::EBUSY);
+            return Some(Err(ImageError::File {
+                action: "close before all views of its files have ended",
+                path,
+                source,
+            }));
+        }
         let Registry { open, cells } = take(&mut *lock(&self.registry));
         let Open { process, root, image } = open?;
         cells.iter().for_each(|cell| cell.release());

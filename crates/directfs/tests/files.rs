@@ -2,7 +2,7 @@
 
 use crate::support::{Scratch, errno};
 use directfs::{
-    Closed, Credentials, Durability, FileFlags, FileSystem, FileTimes, Image, LockedRange, OpenOptions, SetXattr,
+    Closed, Credentials, Durability, FileFlags, FileSystem, FileTimes, Image, LockedRange, OpenOptions, SetXattr, View,
 };
 use std::fs::TryLockError;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -363,4 +363,47 @@ fn flags_forbid_what_they_say_also_to_root() {
     fs.symlink("file", "link").unwrap();
     fs.set_flags("link", FileFlags::default()).unwrap();
     fs.remove_file("file").unwrap();
+}
+
+/// What a view shows.
+fn shown(view: &View) -> Vec<u8> {
+    // SAFETY: the memory of the view, which no thread writes meanwhile.
+    unsafe { std::slice::from_raw_parts(view.as_ptr(), view.len()) }.to_vec()
+}
+
+#[test]
+fn a_view_keeps_its_blocks_and_its_image() {
+    let Scratch { image, fs, path, directory: _directory } = Scratch::new();
+    fs.write("file", vec![7; 100_000]).unwrap();
+    let file = fs.open("file").unwrap();
+    let view = file.view().unwrap();
+    assert!(shown(&view) == vec![7; 100_000]);
+    assert_eq!(errno(fs.create("empty").unwrap().view()), Some(libc::EBADF), "not opened for reading");
+    drop(file);
+    // Other files get no block of it, whatever becomes of it.
+    fs.open_with("file", OpenOptions::new().write(true)).unwrap().set_len(5000).unwrap();
+    fs.write("other", vec![9; 200_000]).unwrap();
+    assert!(shown(&view) == [vec![7; 5000], vec![0; 95_000]].concat());
+    fs.remove_file("file").unwrap();
+    fs.write("third", vec![9; 200_000]).unwrap();
+    assert!(shown(&view) == [vec![7; 5000], vec![0; 95_000]].concat());
+    // Threads make and drop views at the same addresses.
+    std::thread::scope(|scope| {
+        for name in ["other", "third"] {
+            let fs = &fs;
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    let view = fs.open(name).unwrap().view().unwrap();
+                    assert!(shown(&view) == vec![9; 200_000]);
+                }
+            });
+        }
+    });
+    assert_eq!(image.views(), 1);
+    assert_eq!(errno(image.close()), Some(libc::EBUSY));
+    assert!(fs.exists("other").unwrap(), "the view keeps the image open");
+    drop((fs, view));
+    let again = Image::options().exclusive(true).open(path).unwrap();
+    assert!(!again.was_recovered());
+    assert_eq!(again.close().unwrap(), Closed::Clean);
 }

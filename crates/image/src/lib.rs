@@ -52,7 +52,7 @@ pub use left::{KEPT_DAYS, LeftCopy, left_copies, remove_left_copy};
 pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched, receive};
 pub use resize::{Reserve, Resized, Tune, random_uuid, resize, tune};
 pub use runtime::own_description;
-pub use snapshot::{NewIdentity, copy_state, open_copy, snapshot, snapshot_by};
+pub use snapshot::{NewIdentity, copy_state, open_copy, snapshot, snapshot_by, unnamed_copy};
 pub use trim::{Trimmed, trim};
 pub use unfinished::{remove_tree, remove_unfinished, unfinished_name};
 pub use users::{Users, users};

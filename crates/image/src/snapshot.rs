@@ -65,17 +65,27 @@ pub fn snapshot_by<E: From<ImageError>>(
     Ok(new.finish(identity)?)
 }
 
-/// Opens a copy of an image that `copy` fills. It is in memory if it fits there, otherwise beside
-/// the image, and has no name.
-pub fn open_copy<E: From<ImageError>>(
+/// Makes a file without a name that `copy` fills with the content of an image. It is in memory if
+/// it fits there, otherwise beside the image.
+pub fn unnamed_copy<E: From<ImageError>>(
     image: impl AsRef<Path>,
+    identity: Option<&NewIdentity>,
     copy: impl FnOnce(&File) -> Result<(), E>,
-) -> Result<Image, E> {
+) -> Result<File, E> {
     let path = image.as_ref();
     let file = working_file::create_unnamed(image_length(path)?, None, path);
     let file = file.map_err(|source| ImageError::File { action: "copy", path: path.to_owned(), source })?;
     copy(&file)?;
-    make_unused(&file, path, None)?;
+    make_unused(&file, path, identity)?;
+    Ok(file)
+}
+
+/// Opens a copy of an image that `copy` fills. It has no name.
+pub fn open_copy<E: From<ImageError>>(
+    image: impl AsRef<Path>,
+    copy: impl FnOnce(&File) -> Result<(), E>,
+) -> Result<Image, E> {
+    let file = unnamed_copy(&image, None, copy)?;
     let place = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(Image::open(place, &OpenImage { exclusive: true, commits: CommitPolicy::Never, ..OpenImage::default() })?)
 }

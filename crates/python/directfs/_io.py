@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import io
 import os
-from typing import TYPE_CHECKING, List, Optional, Tuple
+import pickle
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from . import _native
 
@@ -106,6 +108,24 @@ class File(io.RawIOBase):
         size = self.tell() if size is None else size
         self._native.truncate(size)
         return size
+
+    def view(self) -> memoryview:
+        """The content as read-only memory, without a copy: `numpy.frombuffer(file.view())`.
+
+        It has the present length, stays when the file is closed or removed, and shows what is
+        written later, but for holes that are filled. What is cut off later reads as zeros. The
+        image cannot be closed (`BufferError`) before the view and all that was made of it are
+        released.
+        """
+        self._check_reads()
+        native = self._native.view()
+        if len(native) == 0:
+            return memoryview(b"")
+        room: Any = (ctypes.c_ubyte * len(native)).from_address(native.address())
+        # Each view of the array keeps the array, and so the memory. Its pages are private: a store
+        # through the array itself does not reach the image.
+        room._native = native
+        return pickle.PickleBuffer(room).raw().toreadonly()
 
     # Calls by descriptor.
 

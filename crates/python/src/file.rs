@@ -29,6 +29,21 @@ impl File {
     }
 }
 
+/// A view of a file. What is made of its address must keep the object.
+#[pyclass(frozen, module = "directfs._native")]
+pub struct View(directfs::View);
+
+#[pymethods]
+impl View {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn address(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+}
+
 /// Room for a read, which need not be longer than the rest of the file.
 fn room(file: &directfs::File, count: u64, at: u64) -> directfs::Result<Vec<u8>> {
     const SMALL: u64 = 64 << 10;
@@ -178,6 +193,11 @@ impl File {
             Ok(bytes)
         })?;
         Ok(PyBytes::new(py, &read))
+    }
+
+    fn view(&self, py: Python<'_>) -> PyResult<View> {
+        let file = self.held()?;
+        call(py, || file.view()).map(View)
     }
 
     fn chmod(&self, py: Python<'_>, mode: u32) -> PyResult<()> {

@@ -3,7 +3,7 @@
 use crate::convert::{call, duration, image_call};
 use crate::files::Files;
 use directfs::{Closed, Durability};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -133,8 +133,11 @@ impl Image {
         image_call(py, &file, || self.with(|image| image.snapshot(&file)).transpose())?.ok_or_else(is_closed)
     }
 
-    /// `None` if it was closed before.
+    /// `None` if it was closed before. As `mmap`, it is not closed while its memory is in use.
     fn close(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        if self.held().as_ref().is_some_and(|image| image.views() > 0) {
+            return Err(PyBufferError::new_err("views of files of the image are in use: release them first"));
+        }
         let closed = call(py, || {
             let image = self.held().take();
             image.map(directfs::Image::close).transpose()

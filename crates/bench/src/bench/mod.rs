@@ -41,7 +41,7 @@ pub use worker::run as work;
 
 use crate::arguments::{Bench, BenchSubject};
 use crate::interrupt;
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use anyhow::{Context, Result, ensure};
 use image::Image;
 use plan::{Plan, Section, Set};
@@ -273,7 +273,7 @@ struct Meter {
 
 impl Meter {
     fn start(steps: u64) -> Meter {
-        Meter { progress: Progress::quiet("measuring", steps.max(1)), done: 0 }
+        Meter { progress: Progress::quiet("measuring", Of::Steps(steps.max(1))), done: 0 }
     }
 
     fn describe(&mut self, what: &str) {

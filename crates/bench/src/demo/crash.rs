@@ -3,14 +3,14 @@
 use super::report::Crash;
 use super::subject::Subject;
 use super::worker::{Reply, Request, Step};
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use anyhow::{Context, Result, bail, ensure};
 use std::time::Instant;
 
 /// Kills a copy, recovers the image, compares the finished entries, and uses the image further.
 /// The image is empty at the start, and has the whole tree at the end.
 pub fn crash(run: &mut Subject, entries: u64) -> Result<Crash> {
-    let mut progress = Progress::start("killing a copy under run, and recovering the image", 5);
+    let mut progress = Progress::start("killing a copy under run, and recovering the image", Of::Steps(5));
     progress.label("copying until the kill");
     let started = Instant::now();
     let completed = killed_copy(run, entries)?;

@@ -3,7 +3,7 @@
 use super::report::StepTimes;
 use super::subject::Subject;
 use super::worker::{Request, Step};
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ fn round(subjects: &mut [Subject], number: u32, entries: u64, samples: &mut Samp
         (true, _) => 0,
         (false, _) => steps,
     });
-    let mut progress = Progress::start(&what, total.sum());
+    let mut progress = Progress::start(&what, Of::Steps(total.sum()));
     let (mut done, mut mount_time) = (0, Duration::ZERO);
     for (step, samples) in Step::ALL.into_iter().zip(samples) {
         let mut counts = Vec::new();

@@ -29,7 +29,7 @@ pub use worker::work;
 use crate::arguments::Demo;
 use crate::interrupt;
 use crate::mounted::Mounted;
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use anyhow::{Context, Result, ensure};
 use console::images::make_shown;
 use image::{Made, MakeOptions};
@@ -55,7 +55,7 @@ pub fn run(arguments: &Demo) -> Result<()> {
         Some(tree) => (tree.as_path(), Limit::NONE),
         None => (default_tree(), DEFAULT_LIMIT),
     };
-    let mut progress = Progress::quiet("listing the tree", 0);
+    let mut progress = Progress::quiet("listing the tree", Of::Steps(0));
     let tree = Tree::read(root, limit, &mut |entries| progress.at(entries))?;
     drop(progress);
     let no_mount = mount_obstacle(arguments);
@@ -92,7 +92,7 @@ fn demonstrate(tree: &Tree, scratch: &Scratch, no_mount: Option<String>) -> Resu
     tree.save(&scratch.list())?;
     // This worker runs from here to the end: if this process is killed, it removes the files.
     let peer = Subject::peer(scratch, tree)?;
-    let mut progress = Progress::start("reading the tree and making images", entries);
+    let mut progress = Progress::start("reading the tree and making images", Of::Steps(entries));
     tree.read_files(|done| progress.at(done))?;
     drop(progress);
     let made = make(&scratch.image(), tree)?;

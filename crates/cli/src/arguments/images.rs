@@ -2,7 +2,7 @@
 
 use super::CommitOptions;
 use crate::units::{self, parse_size};
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
 use image::Reserve;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,10 @@ Examples:
 
 With --from the image gets everything of the directory: owners, modes, times, extended attributes,
 access lists, hard and symbolic links, holes, devices. Its file appears when all of it is there;
-until then an existing file stays. Of a failure nothing is left.")]
+until then an existing file stays. Of a failure nothing is left.
+
+Keys of --json: image, uuid, label, length, backing, persistence, space_reserved, mapping_limit,
+files, bytes, duration_ns (of what --from copied, or null).")]
 pub struct Mkfs {
     /// The file to create, or a block device or /dev/dax* device.
     pub image: PathBuf,
@@ -53,15 +56,20 @@ pub struct Mkfs {
 The image can be in use: the copy is the state of one moment, and programs are not stopped. If a
 mount has the image alone (without cache=0), its server makes the copy.
 
-Keys of --json: image, file, length, used_bytes, duration_ns; of `clone` also uuid.
+With `-` as the file the copy goes to standard output, byte by byte: it is first made in memory, or
+beside the image where that is too small, and zeros are written for holes.
+
+Keys of --json: image, file, length, used_bytes, duration_ns.
 
 Examples:
   directfs snapshot work.img backup/work-monday.img
+  directfs snapshot work.img - | zstd > work.img.zst
+  directfs snapshot work.img - | ssh host 'cat > work.img'
   directfs snapshot work.img backup/work.img --json | jq .used_bytes")]
 pub struct Snapshot {
     /// The image.
     pub image: PathBuf,
-    /// The new file.
+    /// The new file; `-` for standard output, `./-` for a file of that name.
     pub file: PathBuf,
     /// Print the result as JSON.
     #[arg(long)]
@@ -71,6 +79,8 @@ pub struct Snapshot {
 /// Arguments of `clone`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Keys of --json: image, file, length, used_bytes, duration_ns, uuid (of the copy).
+
 Examples:
   directfs clone template.img work.img --label work")]
 pub struct CloneImage {
@@ -118,11 +128,11 @@ Examples:
   directfs ps --left --remove directfs-0123456789abcdef
   directfs ps /dev/shm/work.img --json | jq '.processes[] | [.pid, .command, .locks[].path]'
 
-Keys of --json: image, in_use, shares (false: only the kernel's view is known); processes (pid, uid,
-user, command, since_ns, role, directory, program), in each of them threads (tid, inside), files
-(fd, inode, path, flags, position), mappings (inode, path, bytes, shared, writable), locks (inode,
-path, kind: flock, posix or ofd; exclusive, start, last) and waits (tid, reason, held_by). Paths
-begin at the root of the image. With --left: a list of name, image, bytes, unused_seconds.")]
+Keys of --json: image, in_use, shares (false: only the kernel's view is known), processes (pid, uid,
+user, command, since_ns, role, directory, program, and lists: threads (tid, inside), files (fd,
+inode, path, flags, position), mappings (inode, path, bytes, shared, writable), locks (inode, path,
+kind: flock, posix or ofd; exclusive, start, last), waits (tid, reason, held_by)). Paths begin at
+the root of the image. With --left: a list of name, image, bytes, unused_seconds.")]
 pub struct Ps {
     /// The image.
     #[arg(required_unless_present = "left")]
@@ -152,7 +162,7 @@ The counting costs about 1 % of the shortest calls, always. No process is stoppe
 Examples:
   directfs stats /dev/shm/work.img
   directfs stats /dev/shm/work.img --watch
-  directfs stats /dev/shm/work.img --watch --interval 10 --json | jq .calls.stat.per_second
+  directfs stats /dev/shm/work.img --watch --interval 10 --count 6 --json | jq .threads
   directfs stats /dev/shm/work.img --prometheus > /var/lib/node_exporter/directfs.prom
 
 Keys of --json: image, processes, threads, interval_ms (null: since the beginning), calls (by name:
@@ -182,14 +192,18 @@ pub struct Stats {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For each process under `run` or with the library, in each interval: its calls per second, in all and
-of the most frequent kinds, and what it waits for. Calls of processes that have ended are in the
-last line. Programs on a mount are shown by `stats`, as requests of the kernel.
+of the most frequent kinds, and what it waits for. The second line has the totals, with the calls of
+processes that have ended. Programs on a mount are shown by `stats`, as requests of the kernel.
 
-Keys of --json: image, interval_ms, processes (pid, user, command, threads, per_second, calls by
-kind, waits_for), others (calls per second of processes that have ended).
+On a terminal these keys work: q or Ctrl-C quits; c sorts by calls, w by waits, t by threads, n by
+the name of the command, p by the process number. A narrow terminal has fewer columns.
+
+Keys of --json: image, interval_ms, per_second (all calls), processes (pid, user, command, threads,
+per_second, calls by kind, waits_for), others (calls per second of processes that have ended).
 
 Examples:
   directfs top /dev/shm/work.img
+  directfs top /dev/shm/work.img --sort waits
   directfs top /dev/shm/work.img --interval 5 --count 1")]
 pub struct Top {
     /// The image.
@@ -200,9 +214,52 @@ pub struct Top {
     /// End after that many intervals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+    /// Which process comes first.
+    #[arg(long, value_enum, default_value_t = Order::Calls)]
+    pub sort: Order,
     /// Print JSON, one object for each interval.
     #[arg(long)]
     pub json: bool,
+}
+
+/// The order of processes in `top`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// Most calls first.
+    Calls,
+    /// Most waiting threads first.
+    Waits,
+    /// Most threads first.
+    Threads,
+    /// By the name of the command.
+    Name,
+    /// By the process number.
+    Pid,
+}
+
+impl Order {
+    /// The order that a key selects.
+    pub fn of_key(key: u8) -> Option<Order> {
+        match key {
+            b'c' => Some(Order::Calls),
+            b'w' => Some(Order::Waits),
+            b't' => Some(Order::Threads),
+            b'n' => Some(Order::Name),
+            b'p' => Some(Order::Pid),
+            _ => None,
+        }
+    }
+
+    /// The word of the order on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Calls => "calls",
+            Order::Waits => "waits",
+            Order::Threads => "threads",
+            Order::Name => "name",
+            Order::Pid => "pid",
+        }
+    }
 }
 
 /// An interval of at least a twentieth of a second and at most an hour.
@@ -253,6 +310,8 @@ how far. The number of files that it can hold stays. If the command is killed, o
 the image has the old size or the new one. An image that was resized cannot be used by versions of
 this program that cannot resize. Interrupts are heeded before the change begins.
 
+Keys of --json: image, before_bytes, after_bytes.
+
 Examples:
   directfs resize /dev/shm/work.img 8G            also while programs work on it
   directfs resize /var/lib/mail.img +500G         500 GiB more, on a disk
@@ -275,7 +334,7 @@ pub struct Resize {
 At least one of --label, --uuid and --reserved is needed. The image must not be in use. A copy made
 with cp has the UUID of its original; `directfs clone` makes a copy with its own.
 
-Keys of --json: image, label, uuid, reserved_bytes; null: not changed.
+Keys of --json: image, label, uuid, reserved_bytes (null: not changed).
 
 Examples:
   directfs tune /dev/shm/work.img --label build
@@ -362,6 +421,8 @@ built beside its place and moved there when the archive is complete: an error or
 nothing. Paths with `..`, and paths that lead through a symbolic link, are refused; slashes at the
 start are dropped.
 
+Keys of --json: image, files, bytes.
+
 Examples:
   directfs import /dev/shm/work.img < work.tar
   zstd -dc project.tar.zst | directfs import work.img --to /project
@@ -388,6 +449,11 @@ crash are not errors: the next use recovers them.
 
 Exit codes, as for fsck(8), added up: 0 no errors, 1 errors were repaired, 4 errors remain, 8 the
 check failed, 16 usage error, 32 interrupted.
+
+Keys of --json: image, checked, clean, errors, warnings, notes, findings (kind, severity, inode,
+path, offset, sentence, repair, safe), findings_dropped, names, inodes, directories, files,
+symlinks, special, blocks_used, blocks_free, duration, duration_ns, pending (what the next use
+recovers, or null). After repairs also mended (as findings), failed (finding, why), needs_recovery.
 
 Examples:
   directfs fsck -n /dev/shm/work.img

@@ -5,7 +5,7 @@ mod running;
 mod stores;
 
 pub use images::{
-    CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
+    CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Order, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
 };
 pub use running::{CommitOptions, CommitService, MOUNT_OPTIONS, Mount, MountHelper, Profile, Run, RunInside, Umount};
 pub use stores::{Pull, Push, Replicate, StoreCommand, StoreGc, StoreList, Stores};
@@ -30,7 +30,8 @@ In /etc/fstab (with mount.directfs in /sbin, a link to this program):
 or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or /usr/bin:
   /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
 
-With --json, a command that fails prints {\"error\": ..., \"causes\": [...]} as well.
+With --json, a command that fails prints {\"error\": ..., \"causes\": [...], \"exit_code\": N} on standard
+output, and the message as usual.
 
 Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck and run
 have their own.")]
@@ -142,11 +143,13 @@ impl Command {
             },
             Command::Import(arguments) => arguments.json,
             Command::Fsck(arguments) => arguments.json,
-            Command::Bench(_)
-            | Command::BenchWorker(_)
+            Command::Umount(arguments) => arguments.json,
+            Command::Bench(arguments) => arguments.json,
+            Command::Demo(arguments) => arguments.json,
+            // The standard output of a profile is that of the program.
+            Command::BenchWorker(_)
             | Command::CommitService(_)
             | Command::Completions(_)
-            | Command::Demo(_)
             | Command::DemoWorker(_)
             | Command::Dump(_)
             | Command::Export(_)
@@ -155,8 +158,7 @@ impl Command {
             | Command::Run(_)
             | Command::RunInside(_)
             | Command::RunStatic(_)
-            | Command::StoreService
-            | Command::Umount(_) => false,
+            | Command::StoreService => false,
         }
     }
 }
@@ -211,6 +213,18 @@ mod tests {
             let pages = [command.render_help().to_string(), command.render_long_help().to_string(), by_hand];
             let found: Vec<_> = pages.iter().flat_map(|page| page.lines()).filter(|line| too_long(line)).collect();
             assert!(found.is_empty(), "{}: {found:#?}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn every_command_with_json_names_its_keys() {
+        let mut program = Cli::command();
+        program.build();
+        for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let has_json = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let names = ["Keys of --json: ", "With --json each event"].iter().any(|text| help.contains(text));
+            assert_eq!(names, has_json, "{}", command.get_name());
         }
     }
 

@@ -264,6 +264,8 @@ pub struct MountHelper {
 /// Arguments of `umount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Keys of --json: directory, image.
+
 Examples:
   directfs umount /mnt/work
   directfs umount --lazy /mnt/work       detach now, end with the last user")]
@@ -273,4 +275,7 @@ pub struct Umount {
     /// Detach even if files are open; do not wait.
     #[arg(long, short)]
     pub lazy: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
 }

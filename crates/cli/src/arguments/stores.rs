@@ -47,7 +47,7 @@ A store that does not answer is waited for. SIGINT (Ctrl-C) and SIGTERM end it a
 Examples:
   directfs replicate mail.img s3://backup/mail
   directfs replicate mail.img s3://backup/mail --interval 10s --keep 7d
-  directfs replicate mail.img s3://backup/mail --json | jq .lag_seconds
+  directfs replicate mail.img s3://backup/mail --json | jq 'select(.event == \"pushed\").lag_seconds'
   directfs replicate mail.img s3://backup/mail --prometheus /var/lib/node_exporter/mail.prom
 
 With --json each event is a line: event (pushed, waiting, answered, failed, ended); pushed has

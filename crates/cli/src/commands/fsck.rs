@@ -1,7 +1,7 @@
 //! `directfs fsck`: checks and repairs with crate `fsck` and the exit codes of fsck(8).
 
 use crate::arguments::Fsck;
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use crate::{output, processes, units};
 use anyhow::{Context, Result, bail};
 use fsck::{Finding, Options, Repair, Repaired, Report};
@@ -286,7 +286,7 @@ impl Phases {
         if self.0.as_ref().is_none_or(|(phase, _)| *phase != name) {
             // The previous phase's bar must end first.
             self.0 = None;
-            self.0 = Some((name, Progress::quiet(&format!("checking {name}"), at.total)));
+            self.0 = Some((name, Progress::quiet(&format!("checking {name}"), Of::Steps(at.total))));
         }
         if let Some((_, progress)) = &mut self.0 {
             progress.at(at.done);

@@ -10,6 +10,7 @@ use image::MakeOptions;
 use serde::Serialize;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::time::Instant;
 
 #[derive(Serialize)]
 struct Summary<'a> {
@@ -26,6 +27,7 @@ struct Summary<'a> {
     /// What came from a directory.
     files: Option<u64>,
     bytes: Option<u64>,
+    duration_ns: Option<u64>,
 }
 
 /// Creates an image and prints its properties.
@@ -66,6 +68,7 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         // The error names the processes.
         super::fsck::ensure_idle(path)?;
     }
+    let begun = Instant::now();
     let (made, copied) = match &arguments.from {
         Some(source) => {
             super::transfer::make_from(path, &options, source).map(|(made, counts)| (made, Some(counts)))?
@@ -83,6 +86,7 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         mapping_limit: mapping_limit(path),
         files: copied.map(|counts| counts.files),
         bytes: copied.map(|counts| counts.bytes),
+        duration_ns: copied.map(|_| begun.elapsed().as_nanos() as u64),
     };
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&summary)?);
@@ -134,8 +138,9 @@ impl Summary<'_> {
         if let Some(limit) = &self.mapping_limit {
             print_fact("limit", limit);
         }
-        if let (Some(files), Some(bytes)) = (self.files, self.bytes) {
-            print_fact("copied", format_args!("{}, {}", units::counted(files, "file"), units::size(bytes)));
+        if let (Some(files), Some(bytes), Some(ns)) = (self.files, self.bytes, self.duration_ns) {
+            let (files, took) = (units::counted(files, "file"), units::duration(ns as f64));
+            print_fact("copied", format_args!("{files}, {} in {took}", units::size(bytes)));
         }
         print_fact("next", format_args!("directfs run --image {}", units::quoted(self.image)));
     }

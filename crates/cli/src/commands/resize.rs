@@ -4,6 +4,7 @@ use crate::arguments::{NewUuid, Resize, Tune};
 use crate::asking::{self, Unanswered};
 use crate::mounts;
 use crate::processes;
+use crate::terminal::{Of, Progress};
 use crate::units;
 use anyhow::{Context, Result, ensure};
 use image::{self, ImageError, OpenImage, Resized};
@@ -21,7 +22,10 @@ const GROWTH_LIMIT: Duration = Duration::from_secs(600);
 pub fn run(arguments: &Resize) -> Result<()> {
     let path = &arguments.image;
     let wanted = wanted_bytes(path, &arguments.size)?;
-    let resized = match resize(path, wanted) {
+    let progress = Progress::quiet("resizing", Of::Steps(0));
+    let resized = resize(path, wanted);
+    drop(progress);
+    let resized = match resized {
         Err(error @ (ImageError::GrowsUnused { .. } | ImageError::ShrinksUnused { .. })) => {
             // It names the processes.
             super::fsck::ensure_idle(path).with_context(|| error.to_string())?;

@@ -2,34 +2,77 @@
 
 use super::info;
 use crate::arguments::{CloneImage, Snapshot};
-use crate::terminal::Progress;
-use crate::{interrupt, orders, units};
-use anyhow::{Context, Result};
-use image::{ImageError, NewIdentity, OpenImage, snapshot, snapshot_by};
+use crate::interrupt::{self, Stopped};
+use crate::terminal::{Of, Progress};
+use crate::{orders, units};
+use anyhow::{Context, Result, ensure};
+use image::{ImageError, NewIdentity, OpenImage, copy_state, snapshot_by, unnamed_copy};
 use serde_json::json;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Copies an image. `identity`: of a clone.
 pub fn run(arguments: &Snapshot, identity: Option<&NewIdentity>) -> Result<()> {
     interrupt::catch()?;
-    let length = image::image_length(&arguments.image).unwrap_or(0);
-    let mut progress = Progress::quiet("copying (MiB)", length >> 20);
+    let (image, file) = (&arguments.image, &arguments.file);
+    let is_stream = file.as_os_str() == "-";
+    if is_stream {
+        check_stream(arguments)?;
+    }
+    let begun = Instant::now();
+    let copied = match is_stream {
+        true => unnamed_copy(image, identity, |into| copy(image, into)).and_then(|copy| send(&copy)),
+        false => snapshot_by(image, file, identity, |into| copy(image, into)),
+    };
+    copied.map_err(|error| match error.downcast_ref() {
+        Some(ImageError::Stopped { .. }) => interrupt::Interrupted.into(),
+        _ => error,
+    })?;
+    if is_stream { Ok(()) } else { report(arguments, begun.elapsed(), identity.is_some()) }
+}
+
+/// Copies the state of one moment, by the server of a mount that has the image alone.
+fn copy(image: &Path, into: &File) -> Result<()> {
+    let mut progress = Progress::quiet("copying", Of::Bytes(image::image_length(image).unwrap_or(0)));
     let mut watch = |done: u64, _: u64| {
-        progress.at(done >> 20);
+        progress.at(done);
         interrupt::check().is_ok()
     };
-    let (image, file) = (&arguments.image, &arguments.file);
-    let begun = Instant::now();
     match orders::server_of(image)? {
-        Some(server) => snapshot_by(image, file, identity, |into| server.copy(into, &mut watch))?,
-        None => match snapshot(image, file, identity, &OpenImage::default(), &mut watch) {
-            Err(ImageError::Stopped { .. }) => return Err(interrupt::Interrupted.into()),
-            copied => copied?,
-        },
+        Some(server) => server.copy(into, &mut watch),
+        None => Ok(copy_state(image, into, &OpenImage::default(), &mut watch)?),
     }
-    drop(progress);
-    report(arguments, begun.elapsed(), identity.is_some())
+}
+
+fn check_stream(arguments: &Snapshot) -> Result<()> {
+    ensure!(
+        !std::io::stdout().is_terminal(),
+        "the copy goes to standard output, which is a terminal: redirect it to a pipe, or name a file"
+    );
+    ensure!(!arguments.json, "standard output has the copy: leave out --json, or name a file");
+    Ok(())
+}
+
+/// Writes a copy to standard output, with zeros for its holes.
+fn send(copy: &File) -> Result<()> {
+    const PIECE_BYTES: usize = 1 << 20;
+    let (mut reader, mut output) = (copy, std::io::stdout().lock());
+    reader.seek(SeekFrom::Start(0))?;
+    let mut progress = Progress::quiet("writing", Of::Bytes(copy.metadata()?.len()));
+    let (mut piece, mut sent) = (vec![0; PIECE_BYTES], 0);
+    loop {
+        let length = reader.read(&mut piece).context("cannot read the copy")?;
+        if length == 0 {
+            return Ok(output.flush()?);
+        }
+        interrupt::check().map_err(|_| Stopped("interrupted; what was written is no whole image"))?;
+        output.write_all(&piece[..length]).context("the copy is not complete: standard output cannot be written")?;
+        sent += length as u64;
+        progress.at(sent);
+    }
 }
 
 /// Prints what was done.

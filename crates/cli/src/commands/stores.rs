@@ -1,7 +1,7 @@
 //! `directfs push`, `pull` and `store`.
 
 use crate::arguments::{Pull, Push, StoreCommand, StoreGc, StoreList, Stores};
-use crate::terminal::{Progress, Table};
+use crate::terminal::{Of, Progress, Table};
 use crate::{interrupt, orders, units};
 use anyhow::{Error, Result, anyhow};
 use image::{ImageError, OpenImage, copy_state, image_length};
@@ -30,15 +30,15 @@ impl Shown {
     fn show(&mut self, event: Event) {
         match event {
             Event::Done { bytes, of } => {
-                let progress = self.progress.get_or_insert_with(|| Progress::quiet(self.what, of >> 20));
-                progress.at(bytes >> 20);
+                let progress = self.progress.get_or_insert_with(|| Progress::quiet(self.what, Of::Bytes(of)));
+                progress.at(bytes);
                 if self.reported > 0 {
                     progress.label(self.what);
                     self.reported = 0;
                 }
             }
             Event::Waiting { seconds } if std::io::stderr().is_terminal() && seconds >= SILENCE_SECONDS => {
-                let progress = self.progress.get_or_insert_with(|| Progress::quiet(self.what, 0));
+                let progress = self.progress.get_or_insert_with(|| Progress::quiet(self.what, Of::Bytes(0)));
                 progress.label(&format!("{}: no answer for {seconds} s", self.what));
                 self.reported = seconds;
             }
@@ -84,9 +84,9 @@ pub fn explained(error: StoreError) -> Error {
 
 /// The state of one moment of an image, also of one in use, unless it is stopped.
 pub fn state_of(image: &Path, is_stopped: fn() -> bool) -> Result<Source> {
-    let mut progress = Progress::quiet("copying, MiB", image_length(image).unwrap_or(0) >> 20);
+    let mut progress = Progress::quiet("copying", Of::Bytes(image_length(image).unwrap_or(0)));
     let mut copying = |done: u64, _: u64| {
-        progress.at(done >> 20);
+        progress.at(done);
         !is_stopped()
     };
     let mut trimming = |_: u64, _: u64| !is_stopped();
@@ -104,7 +104,7 @@ pub fn state_of(image: &Path, is_stopped: fn() -> bool) -> Result<Source> {
 pub fn push(arguments: &Push) -> Result<()> {
     let begun = Instant::now();
     // A mistake in the URL is reported before the image is copied.
-    let store = open(&arguments.url, "pushing, MiB")?;
+    let store = open(&arguments.url, "pushing")?;
     let source = state_of(&arguments.image, || interrupt::check().is_err())?;
     let options = PushOptions {
         tag: arguments.tag.clone(),
@@ -145,7 +145,7 @@ fn report(store: Store, json: Option<&Value>, text: &str) -> Result<()> {
 /// Fetches a state of an image.
 pub fn pull(arguments: &Pull) -> Result<()> {
     let begun = Instant::now();
-    let store = open(&arguments.url, "pulling, MiB")?;
+    let store = open(&arguments.url, "pulling")?;
     let at = arguments.at.as_ref().unwrap_or(&At::Newest);
     let state = store.pull(at, &arguments.image, arguments.force).map_err(|error| match error {
         StoreError::Stopped => interrupt::Interrupted.into(),
@@ -169,7 +169,7 @@ pub fn pull(arguments: &Pull) -> Result<()> {
 /// Brings the newest state to the cache of this user, unless it is there. An interrupt ends this
 /// process, which leaves nothing behind.
 pub fn fetch(url: &str) -> Result<Cached> {
-    connect(url, "pulling, MiB", || false)?.cached().map_err(explained)
+    connect(url, "pulling", || false)?.cached().map_err(explained)
 }
 
 /// The newest state as it is in the cache, or what is needed to read it from the store.

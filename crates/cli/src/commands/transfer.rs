@@ -4,12 +4,13 @@ use crate::arguments::{Export, Import};
 use crate::interrupt::{self, Stopped};
 use crate::orders;
 use crate::output::OutputFailed;
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use crate::units;
 use anyhow::{Context, Result, ensure};
 use image::{Image, ImageError, Made, MakeOptions, OpenImage, make_filled, open_copy};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
+use std::cell::Cell;
 use std::io::{self, BufWriter, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -20,34 +21,33 @@ use transfer::{Counts, TransferError};
 /// Bytes that are written at once.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Shows how much was transferred, on a terminal and after a while.
-struct Shown(Progress);
-
-impl Shown {
-    fn new(what: &str) -> Shown {
-        Shown(Progress::quiet(what, 0))
-    }
-
-    /// Returns whether to go on.
-    fn at(&mut self, counts: Counts) -> bool {
-        self.0.label(&format!("{}, {}", units::counted(counts.files, "file"), units::size(counts.bytes)));
-        self.0.at(counts.files);
-        interrupt::check().is_ok()
-    }
+/// Shows how much was transferred. Returns whether to go on.
+fn show(progress: &mut Progress, files: u64, bytes: u64) -> bool {
+    progress.files(files);
+    progress.at(bytes);
+    interrupt::check().is_ok()
 }
 
 /// Input that an interrupt ends, also while none comes.
-struct Interruptible<R>(R);
+struct Interruptible<'c, R> {
+    input: R,
+    /// Bytes that were read.
+    read_bytes: &'c Cell<u64>,
+}
 
-impl<R: Read + AsFd> Read for Interruptible<R> {
+impl<R: Read + AsFd> Read for Interruptible<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         loop {
             interrupt::check().map_err(std::io::Error::other)?;
-            let mut waiting = [PollFd::new(&self.0, PollFlags::IN)];
+            let mut waiting = [PollFd::new(&self.input, PollFlags::IN)];
             match poll(&mut waiting, Some(&TICK)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                _ => return self.0.read(into),
+                _ => {
+                    let length = self.input.read(into)?;
+                    self.read_bytes.set(self.read_bytes.get() + length as u64);
+                    return Ok(length);
+                }
             }
         }
     }
@@ -58,10 +58,12 @@ pub fn make_from(path: &Path, options: &MakeOptions, source: &Path) -> Result<(M
     transfer::host::check_directory(source)?;
     // If it is in the directory, it is not copied into itself.
     let except = std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    let mut shown = Shown::new("copying");
+    let mut progress = Progress::quiet("copying", Of::Bytes(0));
     let mut copied = Counts::default();
     let made = make_filled(path, options, &mut |_, _| interrupt::check().is_ok(), |image| -> Result<()> {
-        let all = transfer::host::copy_in(image.fs(), source, except, &mut |counts| shown.at(counts));
+        let all = transfer::host::copy_in(image.fs(), source, except, &mut |counts| {
+            show(&mut progress, counts.files, counts.bytes)
+        });
         all.map(|counts| copied = counts).map_err(|error| match error {
             TransferError::Stopped => interrupt::Interrupted.into(),
             error => error.into(),
@@ -86,14 +88,15 @@ pub fn export(arguments: &Export) -> Result<()> {
         Some(server) => open_copy(&arguments.image, |into| server.copy(into, &mut |_, _| interrupt::check().is_ok()))?,
         None => Image::open(&arguments.image, &reading)?,
     };
-    let mut shown = Shown::new("exporting");
+    let mut progress = Progress::quiet("exporting", Of::Bytes(0));
     let mut output = BufWriter::with_capacity(BUFFER_BYTES, output.lock());
     let path = arguments.path.as_os_str().as_bytes();
     let mut incomplete = |name: &[u8]| {
         eprintln!("incomplete: {}: zeros stand for what cannot be read", String::from_utf8_lossy(name).escape_debug());
     };
-    let exported = transfer::export(image.fs(), path, &mut output, &mut |counts| shown.at(counts), &mut incomplete);
-    drop(shown);
+    let mut watch = |counts: Counts| show(&mut progress, counts.files, counts.bytes);
+    let exported = transfer::export(image.fs(), path, &mut output, &mut watch, &mut incomplete);
+    drop(progress);
     let counts = exported.map_err(|error| match error {
         TransferError::Stopped => Stopped("interrupted; the archive is not complete").into(),
         TransferError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -124,11 +127,14 @@ pub fn import(arguments: &Import) -> Result<()> {
     interrupt::catch()?;
     let options = OpenImage { commits: arguments.commits.policy(), ..OpenImage::default() };
     let image = Image::open(&arguments.image, &options)?;
-    let mut shown = Shown::new("importing");
+    // The length of a pipe is not known.
+    let archive = rustix::fs::fstat(&input).map_or(0, |found| found.st_size as u64);
+    let (mut progress, read_bytes) = (Progress::quiet("importing", Of::Bytes(archive)), Cell::new(0));
     let path = arguments.to.as_os_str().as_bytes();
-    let mut input = Interruptible(input.lock());
-    let imported = transfer::import(image.fs(), path, &mut input, &mut |counts| shown.at(counts));
-    drop(shown);
+    let mut input = Interruptible { input: input.lock(), read_bytes: &read_bytes };
+    let mut watch = |counts: Counts| show(&mut progress, counts.files, read_bytes.get());
+    let imported = transfer::import(image.fs(), path, &mut input, &mut watch);
+    drop(progress);
     let closed = image.close();
     let counts = imported.map_err(|error| match error {
         TransferError::Stopped | TransferError::Input(_) if interrupt::check().is_err() => {

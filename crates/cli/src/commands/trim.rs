@@ -3,7 +3,7 @@
 use crate::arguments::Trim;
 use crate::interrupt::{self, Interrupted, Stopped};
 use crate::orders;
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use crate::units;
 use anyhow::Result;
 use image::{ImageError, OpenImage, trim};
@@ -13,9 +13,9 @@ use serde_json::json;
 pub fn run(arguments: &Trim) -> Result<()> {
     interrupt::catch()?;
     let length = image::image_length(&arguments.image).unwrap_or(0);
-    let mut progress = Progress::quiet("trimming (MiB)", length >> 20);
+    let mut progress = Progress::quiet("trimming", Of::Bytes(length));
     let mut watch = |done: u64, _: u64| {
-        progress.at(done >> 20);
+        progress.at(done);
         interrupt::check().is_ok()
     };
     let trimmed = match orders::server_of(&arguments.image)? {

@@ -4,9 +4,11 @@ use crate::arguments::Umount;
 use crate::asking;
 use crate::mounts::{self, Mount};
 use crate::processes::{self, ImageUser};
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
+use crate::units;
 use anyhow::{Result, bail, ensure};
 use console::server::{TIMEOUT, unmount};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Unmounts.
@@ -23,10 +25,14 @@ pub fn run(arguments: &Umount) -> Result<()> {
     // Before the unmount: afterwards the servers cannot be identified.
     let servers = servers(&mount);
     unmount(&mount.point, arguments.lazy)?;
-    if arguments.lazy {
-        return Ok(());
+    if !arguments.lazy {
+        wait(servers, &mount)?;
     }
-    wait(servers, &mount)
+    if arguments.json {
+        let value = json!({ "directory": units::path_text(&mount.point), "image": units::path_text(&mount.source) });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    }
+    Ok(())
 }
 
 fn servers(mount: &Mount) -> Vec<ImageUser> {
@@ -38,7 +44,8 @@ fn servers(mount: &Mount) -> Vec<ImageUser> {
 /// Waits until the server has exited, which closes the image cleanly. Nothing shows which of
 /// several servers it was, so as many may remain as the image has other mounts.
 fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
-    let mut progress = Progress::start(&format!("waiting until {} is closed cleanly", mount.source.display()), 0);
+    let mut progress =
+        Progress::start(&format!("waiting until {} is closed cleanly", mount.source.display()), Of::Steps(0));
     let end = Instant::now() + TIMEOUT;
     let left =
         mounts::all().into_iter().filter(|other| other.kind == mount.kind && other.source == mount.source).count();

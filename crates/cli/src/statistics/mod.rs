@@ -4,20 +4,22 @@
 mod prometheus;
 mod reading;
 mod report;
+mod top;
 
 pub use prometheus::label;
+pub use top::top;
 
-use crate::arguments::{Stats, Top};
+use crate::arguments::Stats;
 use crate::output;
 use anyhow::Result;
 use reading::Reading;
-use report::{Interval, Totals};
+use report::Totals;
 use std::io::IsTerminal;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Clears a terminal.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 /// Prints the statistics of an image.
 pub fn stats(arguments: &Stats) -> Result<()> {
@@ -40,29 +42,11 @@ fn show(totals: &Totals, json: bool, clears: bool) -> Result<()> {
         println!("{}", serde_json::to_string(totals)?);
     } else {
         if clears {
-            print!("{CLEAR}");
+            output::write(CLEAR);
         }
         totals.print();
     }
     Ok(())
-}
-
-/// Prints the processes of an image by their calls.
-pub fn top(arguments: &Top) -> Result<()> {
-    let clears = !arguments.json && std::io::stdout().is_terminal();
-    let first = Reading::take(&arguments.image)?;
-    each_interval(first, arguments.interval, arguments.count, |before, now| {
-        let interval = Interval::between(before, now);
-        if arguments.json {
-            println!("{}", serde_json::to_string(&interval)?);
-        } else {
-            if clears {
-                print!("{CLEAR}");
-            }
-            interval.print();
-        }
-        Ok(())
-    })
 }
 
 /// Reads at equal distances, and passes each reading with the one before. The image is attached

@@ -1,4 +1,4 @@
-//! What `directfs stats` and `directfs top` print.
+//! What `directfs stats` prints.
 
 use super::reading::{MountReading, Reading, RequestTotals};
 use crate::commands::info::Commits;
@@ -11,9 +11,6 @@ use pmem::BLOCK_BYTES;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-
-/// Kinds of calls that `top` names for each process.
-const KINDS_SHOWN: usize = 3;
 
 /// The statistics of an image.
 #[derive(Serialize)]
@@ -216,119 +213,4 @@ fn print_counts(kind: &str, counts: &BTreeMap<String, Count>) {
     let mut table = Table::new(&[kind, "count", "per second", "half", "99 %"]);
     rows.into_iter().for_each(|(name, count)| table.row(count.row(name)));
     table.print();
-}
-
-/// The processes of an image in an interval.
-#[derive(Serialize)]
-pub struct Interval {
-    #[serde(serialize_with = "units::path_as_text")]
-    image: PathBuf,
-    interval_ms: u64,
-    processes: Vec<Process>,
-    /// Calls of processes that have ended, or are not known here.
-    others: f64,
-}
-
-#[derive(Serialize)]
-struct Process {
-    pid: i32,
-    user: Option<String>,
-    command: Option<String>,
-    threads: usize,
-    per_second: f64,
-    calls: BTreeMap<&'static str, f64>,
-    waits_for: Vec<String>,
-}
-
-impl Interval {
-    /// What was called between two readings, the busiest process first.
-    pub fn between(before: &Reading, now: &Reading) -> Interval {
-        let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-3);
-        let mut by_pid: HashMap<i32, Vec<CallTotals>> = HashMap::new();
-        let nothing = CallTotals::default();
-        for (number, slot) in &now.slots {
-            let earlier = before.slots.get(number).map_or(&nothing, |slot| &slot.totals);
-            by_pid.entry(slot.pid).or_default().push(slot.totals.since(earlier));
-        }
-        let mut processes: Vec<Process> = now
-            .users
-            .processes
-            .iter()
-            .map(|user| Process::of(user, by_pid.remove(&user.pid).unwrap_or_default(), seconds))
-            .collect();
-        processes.sort_by(|a, b| b.per_second.total_cmp(&a.per_second).then(a.pid.cmp(&b.pid)));
-        let others: u64 = by_pid.values().flatten().map(CallTotals::total).sum();
-        Interval {
-            image: now.image.clone(),
-            interval_ms: (seconds * 1e3).round() as u64,
-            processes,
-            others: others as f64 / seconds,
-        }
-    }
-
-    pub fn print(&self) {
-        let length = units::duration(self.interval_ms as f64 * 1e6);
-        println!("{}  {}", bold(self.image.display()), dim(format_args!("calls per second, in {length}")));
-        let mut table = Table::new(&["pid", "user", "command", "threads", "calls", "most frequent"]);
-        for process in &self.processes {
-            table.row(process.row());
-        }
-        table.row(vec![
-            "-".to_owned(),
-            "-".to_owned(),
-            "(ended)".to_owned(),
-            "-".to_owned(),
-            rate(self.others),
-            String::new(),
-        ]);
-        table.print();
-        for process in &self.processes {
-            for reason in &process.waits_for {
-                println!("{} waits for {}", process.pid, harmless(reason));
-            }
-        }
-    }
-}
-
-fn rate(per_second: f64) -> String {
-    units::count(per_second.round() as u64)
-}
-
-impl Process {
-    fn of(user: &ps::Process, slots: Vec<CallTotals>, seconds: f64) -> Process {
-        let of_class = |class: CallClass| slots.iter().map(|slot| calls_of(slot, class)).sum::<u64>() as f64 / seconds;
-        let calls: BTreeMap<_, _> = CallClass::ALL
-            .into_iter()
-            .map(|class| (class.name(), of_class(class)))
-            .filter(|(_, rate)| *rate > 0.0)
-            .collect();
-        Process {
-            pid: user.pid,
-            user: user.user.clone(),
-            command: user.command.clone(),
-            threads: user.threads.len(),
-            // A sum of nothing is -0.
-            per_second: calls.values().sum::<f64>() + 0.0,
-            calls,
-            waits_for: user.waits.iter().map(|wait| wait.reason.clone()).collect(),
-        }
-    }
-
-    fn row(&self) -> Vec<String> {
-        let mut kinds: Vec<_> = self.calls.iter().collect();
-        kinds.sort_by(|a, b| b.1.total_cmp(a.1));
-        let kinds: Vec<_> = kinds
-            .into_iter()
-            .take(KINDS_SHOWN)
-            .map(|(name, per_second)| format!("{name} {}", rate(*per_second)))
-            .collect();
-        vec![
-            self.pid.to_string(),
-            self.user.clone().unwrap_or_else(|| "?".to_owned()),
-            harmless(self.command.as_deref().unwrap_or("?")),
-            self.threads.to_string(),
-            rate(self.per_second),
-            kinds.join(", "),
-        ]
-    }
 }

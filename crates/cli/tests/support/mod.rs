@@ -3,6 +3,7 @@
 
 pub mod killing;
 pub mod program;
+pub mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -18,7 +18,7 @@ use super::task::Outcome;
 use super::workers;
 use super::workloads::calls::{Call, Round};
 use crate::interrupt;
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use anyhow::{Context, Result};
 use counting::{Counting, CountingProbe};
 use directory::EngineDirectory;
@@ -60,7 +60,7 @@ pub fn measure(sizes: &[u64], repeats: impl Fn(u64) -> u32, timer_ns: u64) -> Re
 
 fn measure_calls(files: u64, repeats: u32, timer_ns: u64) -> Result<Vec<Repeats>> {
     let what = format!("engine, {} files", crate::units::count(files));
-    let mut progress = Progress::start(&what, repeats as u64 + 1);
+    let mut progress = Progress::start(&what, Of::Steps(repeats as u64 + 1));
     let image = MemoryImage::make(image_bytes(files), inodes(files))?;
     let attached = image.attach(Direct, 1)?;
     let thread = attached.fs().enter()?;

@@ -6,7 +6,7 @@ use super::memory::MemoryImage;
 use crate::bench::measure::Stopwatch;
 use crate::bench::workloads::calls::{Directory, Round};
 use crate::bench::workloads::names::NAME_BYTES;
-use crate::terminal::Progress;
+use crate::terminal::{Of, Progress};
 use anyhow::{Result, ensure};
 use engine::{RecoveryReport, Thread};
 use pmem::{BLOCK_BYTES, Direct, Memory};
@@ -37,7 +37,8 @@ pub struct Scale {
 /// Fills a directory, crashes, recovers, detaches, attaches again.
 pub fn measure(round: &Round, length: u64) -> Result<Scale> {
     let files = round.files();
-    let mut progress = Progress::start(&format!("crash and recovery with {} files", crate::units::count(files)), 4);
+    let mut progress =
+        Progress::start(&format!("crash and recovery with {} files", crate::units::count(files)), Of::Steps(4));
     let image = MemoryImage::make(length, super::inodes(files))?;
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
 
