@@ -156,7 +156,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
             self.thread.files().append(file.node(), from)?;
             from.len()
         } else {
-            Self::check_end(offset, from.len() as u64)?;
+            Self::check_transfer(offset, from.len() as u64)?;
             self.thread.files().write(file.node(), offset, from)?
         };
         self.reports().notify_open(file, event::MODIFY);
@@ -184,8 +184,8 @@ impl<M: Memory> Data<'_, '_, '_, M> {
             return Ok(from.len());
         }
         let offset = file.reserve(length);
-        let written =
-            Self::check_end(offset, length).and_then(|()| Ok(self.thread.files().write(file.node(), offset, from)?));
+        let written = Self::check_transfer(offset, length)
+            .and_then(|()| Ok(self.thread.files().write(file.node(), offset, from)?));
         let end = offset + *written.as_ref().unwrap_or(&0) as u64;
         if end != offset + length {
             // If another write advanced the position meanwhile, a gap remains: as with two
@@ -230,8 +230,16 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         result
     }
 
+    fn check_transfer(offset: u64, length: u64) -> Result<()> {
+        end_of(offset, length)?;
+        Self::check_end(offset, length)
+    }
+
     fn check_end(offset: u64, length: u64) -> Result<()> {
-        if end_of(offset, length)? <= OFFSET_END { Ok(()) } else { Err(Errno::EFBIG) }
+        match offset.checked_add(length) {
+            Some(end) if end <= OFFSET_END => Ok(()),
+            _ => Err(Errno::EFBIG),
+        }
     }
 
     /// lseek; returns the new position. For a directory the position is a cookie.
