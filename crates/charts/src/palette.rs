@@ -5,7 +5,7 @@ use plotters::style::RGBColor;
 use std::fmt::Write;
 
 /// Pairs of colours, for light and for dark screens, that most readers can distinguish.
-const COLOURS: [(u32, u32); 9] = [
+const COLOURS: [(u32, u32); 12] = [
     (0x0b6e4f, 0x4cc38a),
     (0xc8553d, 0xff8b6b),
     (0x3d5a80, 0x86a9d6),
@@ -14,6 +14,9 @@ const COLOURS: [(u32, u32); 9] = [
     (0x2a9d9d, 0x6fd6d6),
     (0x8c5a3c, 0xc99b7d),
     (0xc2477f, 0xf08ab8),
+    (0x6d8b1f, 0xb5d36b),
+    (0x4b3f9e, 0xa79ff0),
+    (0x9e2033, 0xff7f8e),
     (0x6b6b6b, 0xa8a8a8),
 ];
 
