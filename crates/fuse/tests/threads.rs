@@ -54,7 +54,7 @@ fn a_mount_that_cannot_start_all_threads_serves_with_fewer_or_ends() {
     for most in 0..8 {
         let mut server = Command::new(std::env::current_exe().unwrap());
         // With one thread the tests run in the first one.
-        server.args(["--exact", "serves_on_request", "--nocapture", "--test-threads=1"]);
+        server.args(["--exact", "threads::serves_on_request", "--nocapture", "--test-threads=1"]);
         server.env(IMAGE, &mounted.image).env(POINT, &mounted.mount).env("LD_PRELOAD", &hook);
         let mut server = server.env("THREADS_MOST", most.to_string()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);

@@ -55,7 +55,7 @@ fn helpers(user: &User<'_>) -> Vec<Pid> {
     helpers.filter_map(number).collect()
 }
 
-fn wait_for_end_of_helpers(user: &User<'_>) {
+pub fn wait_for_end_of_helpers(user: &User<'_>) {
     let end = Instant::now() + Duration::from_secs(300);
     while !helpers(user).is_empty() {
         assert!(Instant::now() < end, "a helper stays");
