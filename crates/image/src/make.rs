@@ -327,11 +327,12 @@ impl Target {
         // function.
         let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
         let make = if self.is_in_memory { engine::mkfs_with_holes } else { engine::mkfs };
-        make(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
-        mapping.sync(0..mapping.length()).map_err(self.error("sync"))?;
         if self.is_block {
+            // Before the superblock counts: commits of an earlier image must not reach this one.
             device::erase_journal(&self.file, mapping.length()).map_err(self.error("write to"))?;
         }
+        make(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
+        mapping.sync(0..mapping.length()).map_err(self.error("sync"))?;
         Ok(Made { uuid, length: mapping.length(), backing: mapping.backing(), reserved })
     }
 
