@@ -87,7 +87,7 @@ struct OneFile<C> {
 
 impl<C: Content> OneFile<C> {
     fn number(&self) -> INodeNo {
-        // Those of the directory and of the messages are below.
+        // With this bit it is no number of the directory or of the messages.
         INodeNo(self.content.number() | 1 << 62)
     }
 

@@ -46,6 +46,12 @@ impl<M: Memory> Attempt<'_, M> {
         locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))
     }
 
+    /// Becomes one more process of an image in use. `false`: its processes do not share it; those
+    /// that only read have nothing to share.
+    fn joins_writers(&self) -> Result<bool, ImageError> {
+        Ok(self.is_written_by_others()? && self.set(Byte::Attached, Lock::Shared)?)
+    }
+
     pub fn attaching(&self, lock: Lock) -> Result<LockGuard<&File>, ImageError> {
         LockGuard::take(&**self.file, Byte::Attaching, lock)
             .map_err(|source| lock_error(self.path, source))?
@@ -68,9 +74,7 @@ impl<M: Memory> Attempt<'_, M> {
         if !first && self.options.exclusive {
             return Err(ImageError::NotExclusive { path: self.path.to_owned() });
         }
-        // Processes that only read share nothing.
-        let is_shared = || Ok::<_, ImageError>(self.is_written_by_others()? && self.set(Byte::Attached, Lock::Shared)?);
-        if !first && !is_shared()? {
+        if !first && !self.joins_writers()? {
             return Err(ImageError::InUse { path: self.path.to_owned() });
         }
         self.set(Byte::Writing, Lock::Shared)?;
