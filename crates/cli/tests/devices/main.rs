@@ -218,8 +218,7 @@ says "mkfs of a file" "is not known" directfs mkfs /mnt/b/image --size 32M
     }
 }
 
-/// Uses an image on CXL memory. QEMU 7 emulates such memory, but reads do not return what was
-/// written.
+/// Uses an image on CXL memory, if it is there and keeps what is written.
 const USE_CXL: &str = r#"
 if [ $keeps ]; then
 step "run" directfs run --image /dev/dax0.0 -- sh -c 'cp /prelude /mnt/directfs && cmp /prelude /mnt/directfs/prelude'
@@ -230,17 +229,22 @@ step "fsck" directfs fsck -n /dev/dax0.0
 fi
 "#;
 
+/// Linux 6.12 does not take the memory that QEMU 7 emulates; what is written to that does not read
+/// back whole on older ones. QEMU 10 has neither fault.
 #[test]
 fn cxl_memory_in_the_mode_pmem_is_persistent() {
     let script = r#"
+if [ -e /sys/bus/cxl/devices/mem0/driver ]; then
 step "a region" cxl create-region -t pmem -d decoder0.0 -m mem0
 step "a block device" ndctl create-namespace -m fsdax -M mem
-step "write to it" dd if=/prelude of=/dev/pmem0 bs=512 count=4 conv=fsync
+step "write to it" dd if=/prelude of=/dev/pmem0 bs=512 count=2 conv=fsync
 echo 3 > /proc/sys/vm/drop_caches
-step "read it" dd if=/dev/pmem0 of=/tmp/read bs=512 count=4
-cmp -s -n 2048 /prelude /tmp/read && keeps=yes || ok "SKIPPED: the CXL memory of this QEMU does not keep what is written"
+step "read it" dd if=/dev/pmem0 of=/tmp/read bs=512 count=2
+cmp -s -n 1024 /prelude /tmp/read && keeps=yes || ok "SKIPPED: the CXL memory of this QEMU does not keep what is written"
 step "a device" ndctl create-namespace -f -e namespace0.0 -m devdax -a 4K -M mem
 says "mkfs" "Completed calls survive a power failure" directfs mkfs --force /dev/dax0.0
+else ok "SKIPPED: this kernel does not take the CXL memory of this QEMU"
+fi
 "#;
     let test = "CXL memory in the mode pmem";
     for machine in machines_for(test) {
