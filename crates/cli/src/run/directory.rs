@@ -67,6 +67,21 @@ impl MountDirectory {
         &self.path
     }
 
+    /// Makes the directories above it that the host lacks, where this user may: programs that make
+    /// a path from its top (`mkdir -p`) find them, and make none of their own.
+    pub fn make_parents(&self) -> MadeParents {
+        let parents: Vec<&Path> = self.path.ancestors().skip(1).collect();
+        let mut made = Vec::new();
+        for parent in parents.into_iter().rev() {
+            match std::fs::create_dir(parent) {
+                Ok(()) => made.push(parent.to_owned()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(_) => break,
+            }
+        }
+        MadeParents(made)
+    }
+
     /// The path in the mount of an absolute path in normal form; it begins with a slash. None if it
     /// is outside.
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
@@ -84,6 +99,19 @@ impl MountDirectory {
         std::env::split_paths(&places)
             .find(|place| is_here(place) || place.join(name).is_file())
             .is_some_and(|place| is_here(&place))
+    }
+}
+
+/// Directories that were made on the host. Those that are empty are removed with this value.
+#[derive(Debug)]
+pub struct MadeParents(Vec<PathBuf>);
+
+impl Drop for MadeParents {
+    fn drop(&mut self) {
+        for made in self.0.iter().rev() {
+            // One that is not empty any more stays.
+            let _ = std::fs::remove_dir(made);
+        }
     }
 }
 
@@ -126,6 +154,19 @@ mod tests {
             assert!(error.contains(said), "{named:?}: {error}");
         }
         assert_eq!(MountDirectory::parse(Path::new("/not/there/")).unwrap().path(), Path::new("/not/there"));
+    }
+
+    #[test]
+    fn missing_parents_are_there_for_as_long_as_they_are_needed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let scratch = scratch.path().canonicalize().unwrap();
+        let mount = MountDirectory::parse(&scratch.join("none/deep/er")).unwrap();
+        let made = mount.make_parents();
+        assert!(scratch.join("none/deep").is_dir() && !scratch.join("none/deep/er").exists());
+        drop(mount.make_parents());
+        assert!(scratch.join("none/deep").is_dir(), "others need them");
+        drop(made);
+        assert!(!scratch.join("none").exists() && scratch.exists());
     }
 
     #[test]

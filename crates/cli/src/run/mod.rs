@@ -138,6 +138,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
         }
         serving.apply(&mut command, mount.path(), start.inside());
     }
+    let parents = mount.make_parents();
     if arguments.command.is_empty() {
         image::announce(&image, changes, mount.path());
     }
@@ -145,6 +146,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     drop(serving);
     let handoff_id = handoff.into_id();
     let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
+    drop(parents);
     let has_succeeded = matches!(ended, Ok(child::Ended::Exit(0)));
     let end = match changes {
         Changes::Kept | Changes::Refused | Changes::Pushed => End::Close,

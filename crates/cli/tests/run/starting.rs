@@ -196,3 +196,16 @@ fn the_slots_of_programs_that_never_attached_are_reclaimed() {
     let output = directfs(&["run", "--", "sh", "-c", script]);
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("done\n", ""));
 }
+
+/// `mkdir -p` makes what is missing from the top: the first directories are the machine's.
+#[test]
+fn a_mount_directory_below_missing_ones_leaves_none_of_them_behind() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let at = directory.path().join("none/deep/er");
+    let script = r#"mkdir -p "$0/p/q" && cd "$0" && cd .. && test -d "$OLDPWD" && ls -d "$0/p/q""#;
+    let (image, at) = (image.to_str().unwrap(), at.to_str().unwrap());
+    let output = directfs(&["run", "--image", image, "--at", at, "--", "sh", "-c", script, at]);
+    assert_eq!(stdout(&output), format!("{at}/p/q\n"), "{}", stderr(&output));
+    assert!(!directory.path().join("none").exists());
+}
