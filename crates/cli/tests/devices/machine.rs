@@ -280,7 +280,11 @@ fn find_parts() -> Result<Vec<Parts>, String> {
             format!("there is no {needed} (Debian: qemu-system-x86 busybox-static ndctl daxctl e2fsprogs xfsprogs)")
         })?;
     }
-    let kernels = find_kernels()?;
+    let kernels = find_kernels();
+    if let (Err(why), Some(named)) = (&kernels, std::env::var_os("TEST_KERNEL")) {
+        panic!("TEST_KERNEL={}: {why}", named.display());
+    }
+    let kernels = kernels?;
     let mut root = Archive::default();
     for directory in ["dev", "proc", "sys", "tmp", "root", "mnt/a", "mnt/b", "sbin", "var/cache", "run"] {
         root.add_directory(directory);
@@ -370,7 +374,7 @@ fn find_kernels() -> Result<Vec<Kernel>, String> {
     Ok(kernels)
 }
 
-/// The kernel of a package or folder.
+/// The kernel of a package or folder. Newer packages have no `/lib`, or the image beside modules.
 fn find_kernel(mut place: PathBuf) -> Result<Kernel, String> {
     let none = "there is no kernel: install one, or set TEST_KERNEL to a package that \
                 `apt-get download linux-image-...` brings";
@@ -380,16 +384,18 @@ fn find_kernel(mut place: PathBuf) -> Result<Kernel, String> {
         status.map_err(|error| format!("dpkg-deb: {error}"))?;
         place = unpacked;
     }
+    if !place.join("lib").exists() && place.join("usr/lib/modules").is_dir() {
+        // Another test may make it at the same moment.
+        let _ = std::os::unix::fs::symlink("usr/lib", place.join("lib"));
+    }
     let versions = std::fs::read_dir(place.join("lib/modules")).map_err(|_| none)?;
     let mut versions: Vec<String> =
         versions.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     versions.sort_by_key(|version| numbers(version));
     for version in versions.iter().rev() {
-        let image = place.join("boot").join(format!("vmlinuz-{version}"));
         let modules = place.join("lib/modules").join(version);
-        if !image.is_file() {
-            continue;
-        }
+        let images = [place.join("boot").join(format!("vmlinuz-{version}")), modules.join("vmlinuz")];
+        let Some(image) = images.into_iter().find(|image| image.is_file()) else { continue };
         if !modules.join("modules.dep").is_file() {
             // A package is indexed when it is installed.
             let depmod = program("depmod").ok_or("there is no depmod (Debian: kmod)")?;
