@@ -10,6 +10,8 @@ mod keys;
 mod lazy_runs;
 #[path = "commands/replicas.rs"]
 mod replicas;
+#[path = "commands/store_faults.rs"]
+mod store_faults;
 #[path = "commands/store_runs.rs"]
 mod store_runs;
 #[path = "commands/stores.rs"]

@@ -70,6 +70,9 @@ pub struct MountOptions {
     pub log: Option<PathBuf>,
     /// Start another server when one dies.
     pub keep: bool,
+    /// The image's file is fetched while it is read, which may fail: metadata is read first, and a
+    /// failure is EIO. Only with `read_only`.
+    pub is_fetched: bool,
     /// Show no extended attributes and access control lists. The kernel then does not ask for them.
     pub no_xattr: bool,
     /// Use /dev/fuse also where the kernel offers io_uring.
@@ -94,6 +97,7 @@ impl Default for MountOptions {
             memory_bytes_max: None,
             log: None,
             keep: false,
+            is_fetched: false,
             no_xattr: false,
             no_io_uring: false,
         }

@@ -8,7 +8,7 @@ use crate::defects::{Defect, has};
 use crate::error::StoreError;
 use crate::head::{Head, Layer, State, Term, random_hex};
 use crate::image::Source;
-use crate::layer::{BLOCK, Builder, Built, Content, Index, Stack, sum};
+use crate::layer::{BLOCK, Builder, Built, Content, Index, Stack, Sum, sum};
 use crate::objects::{Event, Found, Objects, Replaced};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -18,6 +18,11 @@ use tokio::task::{JoinError, JoinSet};
 pub const PARALLEL: usize = 4;
 /// How often a push begins again after a sweep or a merge came between.
 const ROUNDS: u32 = 8;
+/// A push of so many blocks is one layer; of more, metadata has layers of its own, which a reader
+/// fetches first and side by side.
+const FEW: usize = 256;
+/// Blocks of a layer of metadata at most: 16 MiB.
+const METADATA_BLOCKS_MAX: usize = 4 << 10;
 const ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// When a push may replace the head.
@@ -192,8 +197,10 @@ impl<'a> Attempt<'a> {
     async fn send_changes(&mut self) -> Result<Option<Pushed>, StoreError> {
         let base = std::mem::take(&mut self.base);
         let mut comparison = Comparison {
+            source: self.source,
             stack: Stack::new(base.iter().map(|(_, index)| index)),
-            builder: Builder::default(),
+            builders: Default::default(),
+            is_split: false,
             next: 0,
             blocks_max: self.blocks_max(),
         };
@@ -208,7 +215,7 @@ impl<'a> Attempt<'a> {
             let done = first * BLOCK as u64 + piece.len() as u64;
             self.objects.notify(Event::Done { bytes: done, of: self.source.size() })?;
         }
-        if let Some(built) = comparison.finish().map_err(local)? {
+        for built in comparison.finish().map_err(local)? {
             self.upload(&mut uploads, built).await?;
         }
         let is_unchanged = uploads.is_empty() && self.sent.bytes == 0;
@@ -296,8 +303,8 @@ type Uploads = JoinSet<Result<Sent, StoreError>>;
 pub async fn put(objects: Objects, generation: u64, built: Built) -> Result<Sent, StoreError> {
     let id = format!("{generation:016x}-{}", random_hex());
     let tail = Bytes::copy_from_slice(built.tail());
-    let layer =
-        Layer { id, bytes: built.bytes.len() as u64, index_bytes: built.index_bytes, sha256: built.sha256.clone() };
+    let (bytes, metadata) = (built.bytes.len() as u64, built.is_metadata);
+    let layer = Layer { id, bytes, index_bytes: built.index_bytes, sha256: built.sha256.clone(), metadata };
     let (id, bytes) = (layer.id.clone(), Bytes::from(built.bytes));
     if has(Defect::HeadFirst) {
         tokio::spawn(async move {
@@ -329,8 +336,12 @@ fn local(source: std::io::Error) -> StoreError {
 
 /// Finds the blocks of an image that differ from the base.
 struct Comparison<'i> {
+    source: &'i Source,
     stack: Stack<'i>,
-    builder: Builder,
+    /// Of metadata and the first blocks; of data.
+    builders: [Builder; 2],
+    /// Data goes to the second one.
+    is_split: bool,
     /// The next block that was not compared.
     next: u64,
     blocks_max: usize,
@@ -344,12 +355,29 @@ impl Comparison<'_> {
         self.next = number + 1;
         let content = if *block == ZEROS { Content::Zero } else { Content::Sum(sum(block)) };
         match content {
-            content if self.stack.find(number) == content => {}
-            Content::Zero => self.builder.add_zero(number),
-            Content::Sum(sum) => self.builder.add(number, block, sum)?,
+            content if self.stack.find(number) == content => Ok(None),
+            Content::Zero => {
+                self.builders[0].add_zero(number);
+                Ok(None)
+            }
+            Content::Sum(sum) => self.add_content(number, block, sum),
         }
-        let is_full = self.builder.blocks() >= self.blocks_max;
-        if is_full { std::mem::take(&mut self.builder).finish().map(Some) } else { Ok(None) }
+    }
+
+    fn add_content(&mut self, number: u64, block: &[u8], sum: Sum) -> std::io::Result<Option<Built>> {
+        let is_metadata = self.source.is_metadata(number);
+        let [first, data] = &mut self.builders;
+        self.is_split |= first.has_metadata() && first.blocks() >= FEW.min(self.blocks_max / 2);
+        let (builder, blocks_max) = match (self.is_split, is_metadata) {
+            (true, false) => (data, self.blocks_max),
+            (true, true) => (first, self.blocks_max.min(METADATA_BLOCKS_MAX)),
+            (false, _) => (first, self.blocks_max),
+        };
+        if is_metadata {
+            builder.set_metadata();
+        }
+        builder.add(number, block, sum)?;
+        if builder.blocks() >= blocks_max { std::mem::take(builder).finish().map(Some) } else { Ok(None) }
     }
 
     /// Compares a hole that ends before a block.
@@ -359,16 +387,16 @@ impl Comparison<'_> {
                 // A store may name any number of zero blocks: they are passed at once.
                 self.next = self.stack.end_of_run(number).min(end);
             } else {
-                self.builder.add_zero(number);
+                self.builders[0].add_zero(number);
                 self.next = number + 1;
             }
         }
     }
 
-    /// Compares what is behind the image's end, and returns the last layer.
-    fn finish(&mut self) -> std::io::Result<Option<Built>> {
+    /// Compares what is behind the image's end, and returns the last layers.
+    fn finish(&mut self) -> std::io::Result<Vec<Built>> {
         self.add_hole(u64::MAX);
-        let builder = std::mem::take(&mut self.builder);
-        if builder.is_empty() { Ok(None) } else { builder.finish().map(Some) }
+        let builders = std::mem::take(&mut self.builders).into_iter();
+        builders.filter(|builder| !builder.is_empty()).map(Builder::finish).collect()
     }
 }

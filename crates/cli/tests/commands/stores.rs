@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What the server of S3 is installed with.
@@ -337,9 +338,17 @@ fn a_discarded_run_of_a_url_fetches_each_state_once() {
 }
 
 /// A server of S3 on loopback; it ends with this value.
-struct Server {
+pub struct Server {
     child: Child,
-    endpoint: String,
+    pub endpoint: String,
+}
+
+impl Server {
+    pub fn make_bucket(&self) {
+        let script = "import sys, urllib.request as r; r.urlopen(r.Request(sys.argv[1] + '/bucket', method='PUT'))";
+        let made = Command::new("python3").args(["-c", script, &self.endpoint]).output().unwrap();
+        assert!(made.status.success(), "{}", stderr(&made));
+    }
 }
 
 impl Drop for Server {
@@ -351,7 +360,9 @@ impl Drop for Server {
 
 /// Starts moto's server from an environment of Python's own, which stays for the next run. `None`:
 /// it cannot be installed.
-fn s3_server() -> Option<Server> {
+pub fn s3_server() -> Option<Server> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let installing = INSTALLING.lock().unwrap();
     let environment = Path::new(env!("CARGO_TARGET_TMPDIR")).join("s3-server");
     let install = "[ -x \"$1/bin/moto_server\" ] || python3 -m venv \"$1\" && \"$1/bin/pip\" install -q \"$2\"";
     let installed = Command::new("sh").args(["-c", install, "sh"]).arg(&environment).arg(MOTO).output().unwrap();
@@ -359,6 +370,7 @@ fn s3_server() -> Option<Server> {
         eprintln!("\n*** SKIPPED: stores on a server of S3: {} ***\n", stderr(&installed).trim_end());
         return None;
     }
+    drop(installing);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut command = Command::new(environment.join("bin/moto_server"));
     command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -374,9 +386,7 @@ fn s3_server() -> Option<Server> {
 #[test]
 fn an_image_goes_to_a_server_of_s3_and_comes_back_in_two_states() {
     let Some(server) = s3_server() else { return };
-    let script = "import sys, urllib.request as r; r.urlopen(r.Request(sys.argv[1] + '/bucket', method='PUT'))";
-    let made = Command::new("python3").args(["-c", script, &server.endpoint]).output().unwrap();
-    assert!(made.status.success(), "{}", stderr(&made));
+    server.make_bucket();
     let (place, url) = (Place::new(), "s3://bucket/images/work");
     there_and_back(&place, url, Some(&server.endpoint));
     let user = User { home: place.directory.path().join("cache"), endpoint: Some(&server.endpoint) };
