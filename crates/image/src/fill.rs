@@ -101,9 +101,17 @@ impl Fill<'_> {
         if !engine::load_metadata(region, &mut blocks)? {
             return Ok(false);
         }
+        let bytes = |run: Range<u64>| run.start * BLOCK_BYTES..(run.end * BLOCK_BYTES).min(self.image_bytes);
+        // A disk, or a process that fetches, gets many requests at once.
         blocks.for_each_run(&mut |run| {
-            let (start, end) = (run.start * BLOCK_BYTES, (run.end * BLOCK_BYTES).min(self.image_bytes));
-            Ok(region.load(start, end.saturating_sub(start))?)
+            let bytes = bytes(run);
+            let length = std::num::NonZero::new(bytes.end.saturating_sub(bytes.start));
+            let _ = rustix::fs::fadvise(self.file, bytes.start, length, rustix::fs::Advice::WillNeed);
+            Ok(())
+        })?;
+        blocks.for_each_run(&mut |run| {
+            let bytes = bytes(run);
+            Ok(region.load(bytes.start, bytes.end.saturating_sub(bytes.start))?)
         })?;
         Ok(true)
     }

@@ -344,6 +344,18 @@ pub struct Server {
 }
 
 impl Server {
+    /// Starts a server, and waits until it listens.
+    fn start(mut command: Command, port: u16) -> Server {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let server = Server { child, endpoint: format!("http://127.0.0.1:{port}") };
+        let end = Instant::now() + Duration::from_secs(300);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < end, "the server does not listen");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
     pub fn make_bucket(&self) {
         let script = "import sys, urllib.request as r; r.urlopen(r.Request(sys.argv[1] + '/bucket', method='PUT'))";
         let made = Command::new("python3").args(["-c", script, &self.endpoint]).output().unwrap();
@@ -371,24 +383,40 @@ pub fn s3_server() -> Option<Server> {
         return None;
     }
     drop(installing);
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let mut command = Command::new(environment.join("bin/moto_server"));
-    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-    let server = Server { child: command.spawn().unwrap(), endpoint: format!("http://127.0.0.1:{port}") };
-    let end = Instant::now() + Duration::from_secs(300);
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(Instant::now() < end, "the server does not listen");
-        std::thread::sleep(Duration::from_millis(50));
+    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    Some(Server::start(command, port))
+}
+
+/// Starts versitygw, which serves a directory with the bucket. `None`: it is not installed.
+fn gateway(directory: &Path) -> Option<Server> {
+    const INSTALL: &str = "GOBIN=/usr/local/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0";
+    if !Command::new("versitygw").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("\n*** SKIPPED: stores on versitygw: it is not installed: {INSTALL} ***\n");
+        return None;
     }
-    Some(server)
+    fs::create_dir_all(directory.join("bucket")).unwrap();
+    let port = free_port();
+    let mut command = Command::new("versitygw");
+    command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(directory);
+    command.envs([("ROOT_ACCESS_KEY", "name"), ("ROOT_SECRET_KEY", "a-secret")]);
+    Some(Server::start(command, port))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]
-fn an_image_goes_to_a_server_of_s3_and_comes_back_in_two_states() {
-    let Some(server) = s3_server() else { return };
-    server.make_bucket();
-    let (place, url) = (Place::new(), "s3://bucket/images/work");
-    there_and_back(&place, url, Some(&server.endpoint));
-    let user = User { home: place.directory.path().join("cache"), endpoint: Some(&server.endpoint) };
-    run_and_replica(&place, url, &user);
+fn an_image_goes_to_servers_of_s3_and_comes_back_in_two_states() {
+    let moto = s3_server();
+    moto.iter().for_each(Server::make_bucket);
+    let place = Place::on_disk();
+    for server in [moto, gateway(&place.directory.path().join("gateway"))].into_iter().flatten() {
+        let (place, url) = (Place::new(), "s3://bucket/images/work");
+        there_and_back(&place, url, Some(&server.endpoint));
+        let user = User { home: place.directory.path().join("cache"), endpoint: Some(&server.endpoint) };
+        run_and_replica(&place, url, &user);
+    }
 }
