@@ -12,6 +12,7 @@ use crate::layer::{BLOCK, Builder, Built, Content, Index, Stack, Sum, sum};
 use crate::objects::{Event, Found, Objects, Replaced};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use std::collections::HashSet;
 use tokio::task::{JoinError, JoinSet};
 
 /// Requests at once.
@@ -51,6 +52,9 @@ pub struct PushOptions {
     pub keep_seconds: Option<u64>,
     /// When the push may count.
     pub condition: Condition,
+    /// Looks, by one more request, whether the newest state's layers are there, and replaces those
+    /// that are not.
+    pub looks_for_layers: bool,
     /// Blocks of a layer at most; zero: chosen by the size of the image.
     pub layer_blocks: usize,
     /// Names the writer in messages.
@@ -140,6 +144,8 @@ struct Attempt<'a> {
     base: Vec<(Layer, Index)>,
     /// Number of layers that no head names.
     left: usize,
+    /// Layers of the newest state that are not in the store.
+    missing: Vec<Layer>,
     pending: Pending,
     sent: Pushed,
 }
@@ -162,17 +168,21 @@ impl<'a> Attempt<'a> {
         let left = cache.pending(objects.shown()).filter(|left| {
             (&left.lineage, left.sweeps) == (&pending.lineage, pending.sweeps) && !left.layers.is_empty()
         });
-        if let Some(left) = left {
-            let there = objects.list().await?;
-            pending.layers = left.layers;
-            pending.layers.retain(|layer| there.iter().any(|(id, bytes, _)| (id, *bytes) == (&layer.id, layer.bytes)));
+        let mut missing = Vec::new();
+        if left.is_some() || options.looks_for_layers {
+            let there: HashSet<_> = objects.list().await?.into_iter().map(|(id, bytes, _)| (id, bytes)).collect();
+            let is_there = |layer: &mut Layer| there.contains(&(layer.id.clone(), layer.bytes));
+            missing = layers.extract_if(.., |layer| !is_there(layer)).collect();
+            pending.layers = left.map_or_else(Vec::new, |left| left.layers);
+            pending.layers.retain_mut(is_there);
             pending.layers.retain(|layer| !layers.contains(layer));
         }
         layers.extend_from_slice(&pending.layers);
         let base = indexes(objects, cache, layers).await?;
         let generation = newest.map_or(0, |(_, state)| state.generation);
         let sent = Pushed { generation, is_new: false, blocks: 0, bytes: 0 };
-        Ok(Attempt { objects, cache, source, options, found, base, left: pending.layers.len(), pending, sent })
+        let left = pending.layers.len();
+        Ok(Attempt { objects, cache, source, options, found, base, left, missing, pending, sent })
     }
 
     /// Whether the head must change although no block has.
@@ -183,6 +193,7 @@ impl<'a> Attempt<'a> {
             || self.options.tag.as_ref().is_some_and(|tag| newest.tag.as_ref() != Some(tag))
             || self.options.keep_seconds.is_some_and(|keep| keep != head.keep_seconds)
             || self.left > 0
+            || !self.missing.is_empty()
     }
 
     fn blocks_max(&self) -> usize {
@@ -265,9 +276,11 @@ impl<'a> Attempt<'a> {
             head.keep_seconds = keep;
         }
         let mut layers = head.newest().map_or_else(Vec::new, |state| head.layers_of(state));
+        layers.retain(|layer| !self.missing.contains(layer));
         layers.extend_from_slice(&self.pending.layers);
         // A state has one name, and keeps it.
         let is_new = !self.pending.layers.is_empty()
+            || !self.missing.is_empty()
             || head.newest().is_none_or(|state| {
                 let is_named = state.tag.is_some() && options.tag.is_some() && state.tag != options.tag;
                 state.size != source.size() || is_named

@@ -4,6 +4,7 @@
 //! for one byte on the pipe, and exits. A fork without exec would be incorrect if a thread had been
 //! started before it.
 
+use super::mount_replica::{self, MountReplica};
 use crate::arguments::{Mount, MountHelper};
 use crate::asking::{self, Unanswered};
 use crate::run::{Fetched, LazyFile};
@@ -43,6 +44,9 @@ pub fn run(arguments: &Mount) -> Result<()> {
         None => Resolved::from_name(&arguments.image)?,
     };
     options.read_only |= image.is_store();
+    if arguments.ready_fd.is_none() {
+        mount_replica::check(&options)?;
+    }
     if arguments.foreground {
         return serve(&image, &arguments.directory, options, log.as_deref(), arguments.ready_fd);
     }
@@ -119,6 +123,8 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
         return remount(&arguments.directory, &options);
     }
     remove_dead_mount(&arguments.directory)?;
+    options.read_only = read_only;
+    mount_replica::check(&options)?;
     let mut server = Start::new(image.path(), &arguments.directory);
     server.options(&lists).read_only(read_only).log(log_file(options.log.as_deref())?.as_deref());
     server.fetched_from(image.url_of_lazy());
@@ -244,7 +250,7 @@ fn serve(
     if !is_background && let Some(file) = log.take() {
         fuse::send_messages_to(Destination::File(file));
     }
-    let (has_left, messages) = (Cell::new(false), RefCell::new(None));
+    let (has_left, messages, replica) = (Cell::new(false), RefCell::new(None), RefCell::new(None));
     let announce = |role: Role| {
         match ready {
             Some(mut pipe) => {
@@ -264,8 +270,17 @@ fn serve(
             let say = |text: &str| fuse::report_error(format_args!("{text}"));
             *messages.borrow_mut() = fetched.show_messages(say);
         }
+        if let Some(url) = &options.replicate {
+            match MountReplica::start(image.path(), url) {
+                Ok(started) => *replica.borrow_mut() = Some(started),
+                Err(error) => fuse::report_error(format_args!("{error:#}")),
+            }
+        }
     };
     let served = fuse::serve(image.path(), directory, &options, announce);
+    if let Some(replica) = replica.take() {
+        replica.finish();
+    }
     if let (Err(error), true) = (&served, has_left.get()) {
         fuse::report_error(format_args!("{error}"));
     }

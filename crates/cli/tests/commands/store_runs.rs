@@ -101,6 +101,31 @@ fn an_atomic_run_that_is_killed_leaves_the_store_as_it_was() {
 }
 
 #[test]
+fn an_atomic_run_of_a_url_on_a_full_disk_is_refused_with_the_reason() {
+    let place = Place::on_disk();
+    let (image, url, user) = (place.pushed(), place.url(), place.user());
+    run_in(&image, "head -c 4M /dev/urandom >random");
+    user.does(&["push", &image, &url]);
+    for (full, bytes) in [(user.home.join("state"), "1M"), (user.home.join("directfs"), "100k")] {
+        fs::create_dir_all(&full).unwrap();
+        let wanted = atomic(&user, &url, "echo half > half");
+        let mut command = Command::new("unshare");
+        let mounted = format!("mount -t tmpfs -o size={bytes},mode=700 none \"$FULL\" || exit 77; exec \"$@\"");
+        command.args(["-m", "sh", "-c", &mounted, "sh"]).arg(wanted.get_program()).args(wanted.get_args());
+        command.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("FULL", &full);
+        let output = command.output().unwrap();
+        if output.status.code() == Some(77) || !stderr(&output).contains("directfs") {
+            eprintln!("\n*** SKIPPED: a full disk: no mounts here ***\n");
+            return;
+        }
+        assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+        assert!(stderr(&output).to_lowercase().contains("space"), "{}", stderr(&output));
+        assert_eq!(newest(&place, "ls"), "numbers\nrandom\n");
+    }
+    assert!(atomic(&user, &url, "echo whole > whole").status().unwrap().success());
+}
+
+#[test]
 fn a_mount_of_a_url_fetches_what_is_read() {
     if !can_mount("a mount of a URL") {
         return;

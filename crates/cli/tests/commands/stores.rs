@@ -257,6 +257,24 @@ fn what_a_store_got_wrong_is_named_and_leaves_no_file() {
 }
 
 #[test]
+fn a_push_replaces_layers_that_are_gone_from_the_store() {
+    let place = Place::new();
+    let (image, url, user) = (place.pushed(), place.url(), place.user());
+    run_in(&image, "echo later > later");
+    user.does(&["push", &image, &url]);
+    let layers = || fs::read_dir(place.path("store/layers")).unwrap().map(|file| file.unwrap().path());
+    for layer in layers().collect::<Vec<_>>() {
+        fs::remove_file(&layer).unwrap();
+        user.fails(&["pull", &url, &place.path("pulled")], 1);
+        let pushed = user.json(&["push", &image, &url, "--json"]);
+        assert_eq!(pushed["new"], true, "{pushed}");
+        user.does(&["pull", &url, &place.path("pulled"), "--force"]);
+        assert_eq!(run_in(&place.path("pulled"), "cat later && wc -l < numbers"), "later\n30000\n");
+        assert!(user.does(&["push", &image, &url]).contains("has this state already"));
+    }
+}
+
+#[test]
 fn another_image_does_not_go_where_one_is() {
     let place = Place::new();
     let (_, url, user) = (place.pushed(), place.url(), place.user());
