@@ -1,5 +1,5 @@
-//! Two machines that share a file system whose locks both see, as NFSv4 and CephFS have them. Here it
-//! is an image that is mounted twice without caches; the second machine has its own /dev/shm.
+//! Two machines that share a file system whose locks both see, as NFSv4 and CephFS have them. Here
+//! it is an image that is mounted twice without caches; one machine has its own /dev/shm.
 
 use crate::stores::Place;
 use crate::support::program::Program;
