@@ -274,8 +274,8 @@ fn assert_helps(said: &str) {
 fn a_push_through_a_bad_network_leaves_one_whole_state() {
     with_each_fault("push", |world, fault| {
         let words = ["push", &world.image(), &world.url];
-        // The head is read, layers are written, the head is replaced.
-        for passing in [0, 1, 2] {
+        // The head is read, layers are listed and written, the head is replaced.
+        for passing in [0, 1, 2, 3] {
             world.network.fail(fault, passing);
             let output = world.user().try_to(&words);
             // An answer without a body cannot be wrong or short.
@@ -401,13 +401,13 @@ fn commands_wait_for_a_silent_network_and_go_on() {
     world.waits_out_silence(&["store", "list", &world.url], 0);
     world.waits_out_silence(&["pull", &world.url, &target], 1);
     assert_eq!(run_in(&target, "cat state"), "one\n");
-    for passing in [0, 1, 2] {
+    for passing in [0, 1, 2, 3] {
         run_in(&world.image(), &format!("echo {passing} >state"));
         world.waits_out_silence(&["push", &world.image(), &world.url], passing);
         assert_eq!(world.newest(), format!("{passing}\n30000\n"));
     }
     world.waits_out_silence(&["store", "gc", &world.url, "--grace", "0s"], 1);
-    assert_eq!(world.newest(), "2\n30000\n");
+    assert_eq!(world.newest(), "3\n30000\n");
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn commands_that_are_killed_between_two_requests_leave_nothing_half_done() {
         world.killed_at(&["pull", &world.url, &target], passing);
         assert!(!Path::new(&target).exists());
     }
-    for passing in [0, 1, 2] {
+    for passing in [0, 1, 2, 3] {
         let before = world.newest();
         run_in(&world.image(), &format!("echo {passing} >state"));
         world.killed_at(&["push", &world.image(), &world.url], passing);
@@ -437,7 +437,7 @@ fn commands_that_are_killed_between_two_requests_leave_nothing_half_done() {
         for passing in [0, 1] {
             world.killed_at(&run, passing);
         }
-        assert_eq!(world.user().does(&run), "2\n");
+        assert_eq!(world.user().does(&run), "3\n");
         wait_for_end_of_helpers(&world.user());
     }
     let left = fs::read_dir(world.place.directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
