@@ -50,8 +50,8 @@ const PREFETCHERS: usize = 8;
 const WINDOW_MAX: usize = 16;
 /// Rounds of a read whose blocks are given back while it fetches others.
 const ROUNDS: usize = 16;
-/// Frames that are fetched at the end if nothing else is missing: 64 MiB.
-const COMPLETED_MAX: usize = 256;
+/// Frames that are fetched at the end if nothing else is missing: an eighth, but 1 to 64 MiB.
+const COMPLETED: std::ops::RangeInclusive<usize> = 4..=256;
 /// After so many fetched bytes the size of the cache is looked at.
 const LOOK: u64 = 32 << 20;
 
@@ -546,7 +546,7 @@ impl Lazy {
     pub fn close(self) {
         let absent = self.absent_frames();
         let frames: usize = self.sources.iter().map(|source| source.verified.len()).sum();
-        let is_nearly_whole = absent.len() <= COMPLETED_MAX.min(frames / 8);
+        let is_nearly_whole = absent.len() <= (frames / 8).clamp(*COMPLETED.start(), *COMPLETED.end());
         let is_whole = is_nearly_whole && absent.into_iter().all(|(source, frame)| self.bring(source, frame).is_ok());
         // What was fetched last may have taken the place of something else.
         let is_whole = is_whole && self.absent_frames().is_empty();

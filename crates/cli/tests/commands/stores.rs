@@ -411,7 +411,7 @@ pub fn s3_server() -> Option<Server> {
 fn gateway(directory: &Path) -> Option<Server> {
     const INSTALL: &str = "GOBIN=/usr/local/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0";
     if !Command::new("versitygw").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        eprintln!("\n*** SKIPPED: stores on versitygw: it is not installed: {INSTALL} ***\n");
+        eprintln!("\n*** SKIPPED: versitygw is not on this machine: {INSTALL} ***\n");
         return None;
     }
     fs::create_dir_all(directory.join("bucket")).unwrap();
