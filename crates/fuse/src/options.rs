@@ -414,6 +414,7 @@ mod tests {
             ("SECONDS", "1"),
             ("SIZE", "2G"),
             ("FILE", "/var/log/directfs"),
+            ("URL", "s3://backup/work"),
             ("NAME", "work"),
             ("TEXT", "a"),
             ("*", "a"),
