@@ -8,8 +8,12 @@ mod documents;
 mod keys;
 #[path = "commands/lazy_runs.rs"]
 mod lazy_runs;
+#[path = "commands/machines.rs"]
+mod machines;
 #[path = "commands/replicas.rs"]
 mod replicas;
+#[path = "commands/store_faults.rs"]
+mod store_faults;
 #[path = "commands/store_runs.rs"]
 mod store_runs;
 #[path = "commands/stores.rs"]

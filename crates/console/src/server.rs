@@ -49,6 +49,14 @@ impl Start {
         self
     }
 
+    /// On an image that another process fetches from a store.
+    pub fn fetched_from(&mut self, url: Option<&str>) -> &mut Start {
+        if let Some(url) = url {
+            self.command.arg("--fetched-from").arg(url);
+        }
+        self
+    }
+
     /// With its messages in this file.
     pub fn log(&mut self, file: Option<&Path>) -> &mut Start {
         if let Some(file) = file {

@@ -40,7 +40,7 @@ pub use error::{MountError, OptionError};
 pub use inherited::{Inherited, NAME as INHERITED_NAME};
 pub use messages::{Destination, report_error, send_messages_to};
 pub use mounting::{mount_device, open_device, remount};
-pub use one_file::{Content, FILE, MESSAGES, serve_file};
+pub use one_file::{Content, FILE, MESSAGES, remove_dead, serve_file};
 pub use options::{Cache, DESCRIPTIONS as OPTION_DESCRIPTIONS, MEMORY_BYTES_LEAST, MountOptions};
 pub use orders::ATTRIBUTE as ORDER_ATTRIBUTE;
 pub use other::serve_other;

@@ -244,8 +244,8 @@ pub fn serve_file(
     })
 }
 
-/// Unmounts what a dead server left.
-fn remove_dead(path: &Path) -> Result<(), MountError> {
+/// Unmounts what a dead server left. Files that are open stay as they are: dead.
+pub fn remove_dead(path: &Path) -> Result<(), MountError> {
     // The kernel answers other calls from its caches.
     let opened = |path: &Path| std::fs::File::open(path.join(FILE));
     let is_dead = |path: &Path| opened(path).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));

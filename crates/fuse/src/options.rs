@@ -70,6 +70,11 @@ pub struct MountOptions {
     pub log: Option<PathBuf>,
     /// Start another server when one dies.
     pub keep: bool,
+    /// The image's file is fetched while it is read, which may fail: metadata is read first, and a
+    /// failure is EIO. Only with `read_only`.
+    pub is_fetched: bool,
+    /// The URL of a store to which the image is replicated while it is mounted. The caller does so.
+    pub replicate: Option<String>,
     /// Show no extended attributes and access control lists. The kernel then does not ask for them.
     pub no_xattr: bool,
     /// Use /dev/fuse also where the kernel offers io_uring.
@@ -94,6 +99,8 @@ impl Default for MountOptions {
             memory_bytes_max: None,
             log: None,
             keep: false,
+            is_fetched: false,
+            replicate: None,
             no_xattr: false,
             no_io_uring: false,
         }
@@ -133,6 +140,7 @@ pub const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     ("io_uring, no_io_uring", "no_io_uring: requests go through /dev/fuse also where the kernel offers io_uring"),
     ("log=FILE", "messages of the server go to this file [default: the log of the machine, /dev/log]"),
+    ("replicate=URL", "each second what was committed goes to a store, as with `directfs replicate`; not with keep"),
     ("fsname=NAME", "the source that mount(8) shows [default: the path of the image]"),
     ("remount", "change ro, rw and the flags of an existing mount"),
     (
@@ -269,6 +277,8 @@ impl MountOptions {
             "memory" => self.memory_bytes_max = Some(memory(name, value)?),
             "log" if !value.is_empty() => self.log = Some(PathBuf::from(value)),
             "log" => return Err(bad_value(name, value, "a file")),
+            "replicate" if value.contains("://") => self.replicate = Some(value.to_owned()),
+            "replicate" => return Err(bad_value(name, value, "the URL of a store, as s3://BUCKET/PREFIX")),
             // mount(8) passes the user's name with `user`.
             "user" => self.apply_one("user")?,
             // For a remount mount(8) repeats the options that the kernel shows.
@@ -404,6 +414,7 @@ mod tests {
             ("SECONDS", "1"),
             ("SIZE", "2G"),
             ("FILE", "/var/log/directfs"),
+            ("URL", "s3://backup/work"),
             ("NAME", "work"),
             ("TEXT", "a"),
             ("*", "a"),

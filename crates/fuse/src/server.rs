@@ -219,6 +219,11 @@ pub fn serve(
 
 /// Opens an image for a mount.
 pub(crate) fn open_image(image: &Path, options: &MountOptions) -> Result<Image, MountError> {
+    if options.is_fetched {
+        // Not copied, however small it is.
+        let open = OpenImage { read_only: true, whole_bytes_max: 0, ..OpenImage::default() };
+        return Ok(Image::open_discarding(image, &open)?);
+    }
     let open = OpenImage {
         read_only: options.read_only,
         exclusive: options.cache.is_exclusive(),

@@ -97,14 +97,21 @@ impl Fill<'_> {
 
     /// Loads the metadata of a clean image. `false`: it is not clean.
     fn load_clean(&self, region: &Region<Direct>) -> engine::Result<bool> {
-        let words = self.image_bytes.div_ceil(BLOCK_BYTES).div_ceil(64) as usize;
-        let mut blocks = Blocks { data: vec![0; words], used: vec![0; words] };
+        let mut blocks = Blocks::of(self.image_bytes);
         if !engine::load_metadata(region, &mut blocks)? {
             return Ok(false);
         }
+        let bytes = |run: Range<u64>| run.start * BLOCK_BYTES..(run.end * BLOCK_BYTES).min(self.image_bytes);
+        // A disk, or a process that fetches, gets many requests at once.
         blocks.for_each_run(&mut |run| {
-            let (start, end) = (run.start * BLOCK_BYTES, (run.end * BLOCK_BYTES).min(self.image_bytes));
-            Ok(region.load(start, end.saturating_sub(start))?)
+            let bytes = bytes(run);
+            let length = std::num::NonZero::new(bytes.end.saturating_sub(bytes.start));
+            let _ = rustix::fs::fadvise(self.file, bytes.start, length, rustix::fs::Advice::WillNeed);
+            Ok(())
+        })?;
+        blocks.for_each_run(&mut |run| {
+            let bytes = bytes(run);
+            Ok(region.load(bytes.start, bytes.end.saturating_sub(bytes.start))?)
         })?;
         Ok(true)
     }
@@ -239,6 +246,23 @@ struct Blocks {
     used: Vec<u64>,
 }
 
+/// The blocks of a mapped image that [`Fill::metadata`] loads first, ascending; none if it is not
+/// clean.
+pub(super) fn metadata_runs(mapping: &Arc<Mapping>) -> io::Result<Vec<Range<u64>>> {
+    // SAFETY: nothing is stored through the region.
+    let region = unsafe { mapping.region_for_reading(Direct) };
+    let mut blocks = Blocks::of(mapping.length());
+    let mut found = Vec::new();
+    if engine::load_metadata(&region, &mut blocks).unwrap_or(false) {
+        let mut keep = |run| {
+            found.push(run);
+            Ok(())
+        };
+        blocks.for_each_run(&mut keep).map_err(engine_error)?;
+    }
+    Ok(found)
+}
+
 impl BlockUses for Blocks {
     fn data(&mut self, blocks: Range<u64>) {
         let mut at = blocks.start;
@@ -259,6 +283,11 @@ impl BlockUses for Blocks {
 }
 
 impl Blocks {
+    fn of(image_bytes: u64) -> Blocks {
+        let words = image_bytes.div_ceil(BLOCK_BYTES).div_ceil(64) as usize;
+        Blocks { data: vec![0; words], used: vec![0; words] }
+    }
+
     /// Passes runs of blocks that are in use and hold no data, with what lies between two that are
     /// near.
     fn for_each_run(&self, each: &mut dyn FnMut(Range<u64>) -> engine::Result<()>) -> engine::Result<()> {

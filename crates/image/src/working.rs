@@ -753,6 +753,13 @@ pub fn image_length(path: impl AsRef<Path>) -> Result<u64, ImageError> {
     Ok(map_base(file, path, access)?.length())
 }
 
+/// The blocks of a clean image in a file that every open reads, ascending; none if it is not clean.
+pub fn metadata_blocks(file: &File, path: &Path) -> Result<Vec<Range<u64>>, ImageError> {
+    let failed = |source| ImageError::File { action: "read", path: path.to_owned(), source };
+    let mapping = map_base(file.try_clone().map_err(failed)?, path, Access::ReadOnly)?;
+    fill::metadata_runs(&Arc::new(mapping)).map_err(failed)
+}
+
 /// Maps a file as far as it is the image.
 pub(super) fn map_base(file: File, path: &Path, access: Access) -> Result<Mapping, ImageError> {
     let failed = |source| ImageError::File { action: "read", path: path.to_owned(), source };

@@ -2,10 +2,11 @@
 //! without HOME `/var/cache/directfs/store`.
 //!
 //! ```text
-//! indexes/SHA256   indexes of layers: a push of an unchanged image needs one request
+//! indexes/SHA256   indexes of layers: a push of an unchanged image reads the head
 //! pending/SHA256   layers that a push uploaded before it was killed
 //! images/SHA256    states of images that runs use, by their content
 //! parts/SHA256     states of which blocks are fetched when they are used ([`crate::Lazy`])
+//! replicas/SHA256  figures of the replication of an image, by its path
 //! mounts/SHA256    where a process serves such a state as a file
 //! ```
 //!
@@ -187,6 +188,13 @@ impl Cache {
         if let (Some(part), Some(image)) = (self.path("parts", identity), self.path("images", identity)) {
             let _ = private_directory(&image).and_then(|()| std::fs::rename(part, image));
         }
+    }
+
+    /// The file with figures of the replication of an image, in a directory that exists.
+    pub fn replica_figures(&self, image: &Path) -> Option<PathBuf> {
+        let image = image.canonicalize().ok()?;
+        let path = self.path("replicas", &key(image.as_os_str().as_encoded_bytes()))?;
+        private_directory(&path).ok().map(|()| path)
     }
 
     /// Bytes that the cache may have.

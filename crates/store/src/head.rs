@@ -115,6 +115,9 @@ pub struct Layer {
     pub index_bytes: u64,
     /// SHA-256 of these: it covers the checksums of all blocks.
     pub sha256: String,
+    /// Every open reads its blocks: a hint to fetch them first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub metadata: bool,
 }
 
 /// A layer that is to be removed.

@@ -37,7 +37,7 @@ impl Place {
         let built = builder.finish().unwrap();
         let (bytes, index_bytes) = (built.bytes.len() as u64, built.index_bytes);
         let mut head = Head::new(UUID, "a stranger");
-        head.layers.push(Layer { id: "01-ab".to_owned(), bytes, index_bytes, sha256: built.sha256 });
+        head.layers.push(Layer { id: "01-ab".to_owned(), bytes, index_bytes, sha256: built.sha256, metadata: false });
         head.states.push(State { generation: 1, time: 1, size, tag: None, layers: vec![0] });
         fs::create_dir_all(self.path(name).join("layers")).unwrap();
         fs::write(self.path(name).join("layers/01-ab"), built.bytes).unwrap();

@@ -2,9 +2,10 @@
 
 use crate::error::StoreError;
 use crate::layer::BLOCK;
-use image::{Image, ImageError, Watch, image_length, next_extent, open_copy, trim};
+use image::{Image, ImageError, Watch, image_length, metadata_blocks, next_extent, open_copy, trim};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -18,12 +19,20 @@ pub struct Source {
     file: File,
     size: u64,
     uuid: String,
+    /// Blocks that every open reads, ascending. A hint.
+    metadata: Vec<Range<u64>>,
 }
 
 impl Source {
     /// A state in a file. `uuid`: 32 hexadecimal digits.
     pub fn new(file: File, size: u64, uuid: String) -> Source {
-        Source { file, size, uuid }
+        Source { file, size, uuid, metadata: Vec::new() }
+    }
+
+    /// With blocks that every open reads.
+    #[cfg(test)]
+    pub fn with_metadata(self, metadata: Vec<Range<u64>>) -> Source {
+        Source { metadata, ..self }
     }
 
     /// The state of one moment of an image, which `copy` copies into a file without a name. It is
@@ -50,7 +59,8 @@ impl Source {
         // Its place is that of every version.
         let mut uuid = [0; 16];
         file.read_exact_at(&mut uuid, 8).map_err(failed)?;
-        Ok(Source { size: image_length(Path::new(&place))?, file, uuid: crate::head::hex(&uuid) })
+        let metadata = metadata_blocks(&file, path)?;
+        Ok(Source { size: image_length(Path::new(&place))?, file, uuid: crate::head::hex(&uuid), metadata })
     }
 
     /// Bytes of the image.
@@ -61,6 +71,12 @@ impl Source {
     /// UUID of the image: 32 hexadecimal digits.
     pub fn uuid(&self) -> &str {
         &self.uuid
+    }
+
+    /// Whether every open reads a block.
+    pub fn is_metadata(&self, block: u64) -> bool {
+        let behind = self.metadata.partition_point(|run| run.end <= block);
+        self.metadata.get(behind).is_some_and(|run| run.contains(&block))
     }
 
     /// An estimate of the bytes that are no holes.

@@ -343,6 +343,8 @@ pub struct Built {
     pub sha256: String,
     /// The index.
     pub index: Index,
+    /// Every open reads some of its blocks.
+    pub is_metadata: bool,
 }
 
 impl Built {
@@ -358,9 +360,20 @@ pub struct Builder {
     bytes: Vec<u8>,
     frame: Vec<u8>,
     index: Index,
+    is_metadata: bool,
 }
 
 impl Builder {
+    /// Whether every open reads blocks of the layer.
+    pub fn has_metadata(&self) -> bool {
+        self.is_metadata
+    }
+
+    /// Notes that every open reads blocks of the layer.
+    pub fn set_metadata(&mut self) {
+        self.is_metadata = true;
+    }
+
     /// Number of blocks so far.
     pub fn blocks(&self) -> usize {
         self.index.count()
@@ -427,7 +440,7 @@ impl Builder {
         self.bytes.extend_from_slice(&END_MAGIC);
         let tail = &self.bytes[start..];
         let (index_bytes, sha256) = (tail.len() as u64, hex(digest(&SHA256, tail).as_ref()));
-        Ok(Built { bytes: self.bytes, index_bytes, sha256, index: self.index })
+        Ok(Built { bytes: self.bytes, index_bytes, sha256, index: self.index, is_metadata: self.is_metadata })
     }
 }
 

@@ -23,7 +23,8 @@
 //! - A process that has the file holds its lock ([`Cache::part`]).
 //!
 //! A state that was read nearly whole is completed, and becomes a file of the cache like a fetched
-//! one. The indexes come first: 16 bytes for each block of 4 KiB, 0.4 % of the content.
+//! one. The indexes come first: 16 bytes for each block of 4 KiB, 0.4 % of the content. Then come
+//! the layers of metadata; both side by side.
 
 use crate::cache::Cache;
 use crate::error::StoreError;
@@ -31,7 +32,6 @@ use crate::head::{Head, Layer, State};
 use crate::layer::{BLOCK, FRAME_BLOCKS, Index};
 use crate::location::Location;
 use crate::objects::{Event, Objects, Watch};
-use crate::push::PARALLEL;
 use crate::session::{Ending, runtime};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -41,15 +41,17 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
+/// Requests at once before the state is served.
+const PREFETCHERS: usize = 8;
 /// Frames that a sequential reader gets by one request: 4 MiB of an image.
 const WINDOW_MAX: usize = 16;
 /// Rounds of a read whose blocks are given back while it fetches others.
 const ROUNDS: usize = 16;
-/// Frames that are fetched at the end if nothing else is missing: 64 MiB.
-const COMPLETED_MAX: usize = 256;
+/// Frames that are fetched at the end if nothing else is missing: an eighth, but 1 to 64 MiB.
+const COMPLETED: std::ops::RangeInclusive<usize> = 4..=256;
 /// After so many fetched bytes the size of the cache is looked at.
 const LOOK: u64 = 32 << 20;
 
@@ -251,7 +253,38 @@ impl Lazy {
         file.set_len(part.size).map_err(local)?;
         let kept = Mutex::default();
         let (fetching, fetched, gate) = (Mutex::default(), Condvar::new(), RwLock::new(()));
-        Ok(Lazy { part, objects, cache, runtime, contact, file, sources, extents, fetching, fetched, gate, kept })
+        let lazy =
+            Lazy { part, objects, cache, runtime, contact, file, sources, extents, fetching, fetched, gate, kept };
+        lazy.fetch_metadata();
+        Ok(lazy)
+    }
+
+    /// Fetches the layers that every open reads, unless they take much of the cache. What fails is
+    /// left to the reads.
+    fn fetch_metadata(&self) {
+        let of_metadata = || (0..).zip(&self.sources).filter(|(_, source)| source.layer.metadata);
+        let bytes: u64 = of_metadata().map(|(_, source)| (source.index.count() * BLOCK) as u64).sum();
+        if bytes > self.contact.limits.cache_bytes / 2 {
+            return;
+        }
+        let windows = |(number, source): (usize, &Source)| {
+            let frames = source.verified.len();
+            (0..frames).step_by(WINDOW_MAX).map(move |first| (number, first..frames.min(first + WINDOW_MAX)))
+        };
+        let windows: Vec<_> = of_metadata().flat_map(windows).collect();
+        let next = AtomicUsize::new(0);
+        let fetch = || {
+            while let Some((source, frames)) = windows.get(next.fetch_add(1, SeqCst)) {
+                if self.bring_frames(*source, frames.clone()).is_err() {
+                    next.store(windows.len(), SeqCst);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..PREFETCHERS.min(windows.len()) {
+                let _ = std::thread::Builder::new().name("directfs-first".to_owned()).spawn_scoped(scope, fetch);
+            }
+        });
     }
 
     /// Bytes of the image.
@@ -513,7 +546,7 @@ impl Lazy {
     pub fn close(self) {
         let absent = self.absent_frames();
         let frames: usize = self.sources.iter().map(|source| source.verified.len()).sum();
-        let is_nearly_whole = absent.len() <= COMPLETED_MAX.min(frames / 8);
+        let is_nearly_whole = absent.len() <= (frames / 8).clamp(*COMPLETED.start(), *COMPLETED.end());
         let is_whole = is_nearly_whole && absent.into_iter().all(|(source, frame)| self.bring(source, frame).is_ok());
         // What was fetched last may have taken the place of something else.
         let is_whole = is_whole && self.absent_frames().is_empty();
@@ -539,7 +572,7 @@ async fn indexes(objects: &Objects, cache: &Cache, layers: &[Layer]) -> Result<V
         };
         Ok(Source::new(layer.clone(), index))
     };
-    stream::iter(layers).map(fetch).buffered(PARALLEL).try_collect().await
+    stream::iter(layers).map(fetch).buffered(PREFETCHERS).try_collect().await
 }
 
 /// Where each block is that is not zero: in the newest layer that has it.

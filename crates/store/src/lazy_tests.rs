@@ -25,6 +25,7 @@ use object_store::{
 };
 use std::fs::File;
 use std::future::Future;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -154,12 +155,16 @@ impl World {
     }
 
     fn push(&self, content: &[u8], layer_blocks: usize) {
+        self.push_with(content, layer_blocks, Vec::new());
+    }
+
+    fn push_with(&self, content: &[u8], layer_blocks: usize, metadata: Vec<Range<u64>>) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(content.len() as u64).unwrap();
         for (number, block) in content.chunks(BLOCK).enumerate().filter(|(_, block)| block.iter().any(|&b| b != 0)) {
             file.write_all_at(block, (number * BLOCK) as u64).unwrap();
         }
-        let source = Source::new(file, content.len() as u64, UUID.to_owned());
+        let source = Source::new(file, content.len() as u64, UUID.to_owned()).with_metadata(metadata);
         let options = PushOptions { layer_blocks, writer: "a test".to_owned(), ..PushOptions::default() };
         wait(push(&self.objects(), &Cache::none(), &source, &options)).unwrap();
     }
@@ -174,9 +179,14 @@ impl World {
     }
 
     fn open(&self, limits: Limits) -> Lazy {
+        self.open_part(self.part(), limits)
+    }
+
+    fn open_part(&self, part: Part, limits: Limits) -> Lazy {
         let said = Arc::clone(&self.said);
         let say = move |text: &str| said.lock().unwrap().push(text.to_owned());
-        Lazy::over(self.location(), self.part(), self.cache(), self.file(), limits, Box::new(say)).unwrap()
+        let file = self.cache().part(part.identity()).unwrap().expect("nobody else has it");
+        Lazy::over(self.location(), part, self.cache(), file, limits, Box::new(say)).unwrap()
     }
 
     fn said(&self) -> String {
@@ -242,6 +252,39 @@ fn a_read_fetches_the_blocks_around_it_and_a_second_process_none() {
     let found = world.cache().image(world.part().identity(), content.len() as u64).unwrap();
     assert!(found.1, "what was read whole counts as fetched");
     assert_eq!(std::fs::read(found.0).unwrap(), content);
+}
+
+#[test]
+fn scattered_metadata_is_there_before_the_first_read_in_few_requests() {
+    let world = World::new();
+    let content = noise(8192, 9);
+    let metadata: Vec<_> = (0..8192).step_by(64).map(|block| block..block + 1).collect();
+    world.push_with(&content, 1 << 15, metadata.clone());
+    let of_metadata = |at: &Range<u64>| at.start as usize * BLOCK..at.end as usize * BLOCK;
+    world.store.taken();
+    let lazy = world.open(PATIENT);
+    let taken = world.store.taken();
+    assert!(taken < content.len() as u64 / 10, "{taken}: neither data nor more than the indexes");
+    let before = world.store.requests.load(SeqCst);
+    for at in metadata.iter().map(of_metadata) {
+        assert_eq!(read(&lazy, at.start, BLOCK).unwrap(), content[at]);
+    }
+    assert_eq!(world.store.requests.load(SeqCst), before);
+    assert!(read(&lazy, 0, content.len()).unwrap() == content);
+    drop(lazy);
+    // A small cache is left to what is read.
+    std::fs::remove_dir_all(world.directory.path().join("cache/parts")).unwrap();
+    world.store.taken();
+    let lazy = world.open(Limits { cache_bytes: 1 << 20, ..PATIENT });
+    assert!(world.store.taken() < 4096, "the head");
+    // A store that is cut while it is opened leaves what is missing to the reads.
+    drop(lazy);
+    let part = world.part();
+    world.store.set(Fault::Refuses);
+    let lazy = world.open_part(part, Limits { first: 1, later: 1, ..PATIENT });
+    assert_eq!(read(&lazy, 0, BLOCK), Err(Unread));
+    world.store.set(Fault::None);
+    eventually(&lazy, 0, &content[..BLOCK]);
 }
 
 #[test]
@@ -401,7 +444,7 @@ fn quadrillions_of_zero_blocks_cost_nothing_to_read() {
     let built = builder.finish().unwrap();
     let mut head = Head::new(UUID, "a stranger");
     let (bytes, index_bytes) = (built.bytes.len() as u64, built.index_bytes);
-    head.layers.push(Layer { id: "01-ab".to_owned(), bytes, index_bytes, sha256: built.sha256 });
+    head.layers.push(Layer { id: "01-ab".to_owned(), bytes, index_bytes, sha256: built.sha256, metadata: false });
     head.states.push(State { generation: 1, time: 1, size: 1 << 43, tag: None, layers: vec![0] });
     let (object, path) = (Path::from("images/one/layers/01-ab"), Path::from("images/one/head"));
     wait(world.store.put(&object, PutPayload::from(built.bytes))).unwrap();

@@ -39,12 +39,15 @@ pub async fn merge(objects: &Objects, cache: &Cache, now: u64) -> Result<usize, 
     if merged.len() < LAYERS {
         return Ok(0);
     }
-    let fetch = async |layer: &Layer| objects.layer(layer).await;
-    let contents: Vec<(Index, Bytes)> = stream::iter(&merged).map(fetch).buffered(PARALLEL).try_collect().await?;
+    let fetch = async |layer: &Layer| -> Result<Content, StoreError> {
+        let (index, bytes) = objects.layer(layer).await?;
+        Ok(Content { index, bytes, is_metadata: layer.metadata })
+    };
+    let contents: Vec<Content> = stream::iter(&merged).map(fetch).buffered(PARALLEL).try_collect().await?;
     // Layers from one with too many zero blocks on stay, and those above it are merged.
     let mut zeros: u64 = 0;
-    let too_many = contents.iter().rposition(|(index, _)| {
-        zeros = zeros.saturating_add(index.zero_count());
+    let too_many = contents.iter().rposition(|content| {
+        zeros = zeros.saturating_add(content.index.zero_count());
         zeros > ZEROS_MAX
     });
     let staying = too_many.map_or(0, |at| at + 1);
@@ -79,11 +82,19 @@ fn first_to_merge(layers: &[Layer]) -> usize {
     start
 }
 
-/// The blocks of layers, oldest first, in new ones. `is_lowest`: nothing is below.
-fn combine(contents: &[(Index, Bytes)], is_lowest: bool) -> Result<Vec<crate::layer::Built>, StoreError> {
+/// A layer that is merged.
+struct Content {
+    index: Index,
+    bytes: Bytes,
+    is_metadata: bool,
+}
+
+/// The blocks of layers, oldest first, in new ones. `is_lowest`: nothing is below. Metadata stays
+/// in layers of its own.
+fn combine(contents: &[Content], is_lowest: bool) -> Result<Vec<crate::layer::Built>, StoreError> {
     // Where the newest content of each block is; none: it is zero.
     let mut newest: BTreeMap<u64, Option<usize>> = BTreeMap::new();
-    for (layer, (index, _)) in contents.iter().enumerate() {
+    for (layer, Content { index, .. }) in contents.iter().enumerate() {
         for (block, place) in
             index.blocks().map(|block| (block, Some(layer))).chain(index.zero_blocks().map(|block| (block, None)))
         {
@@ -95,7 +106,7 @@ fn combine(contents: &[(Index, Bytes)], is_lowest: bool) -> Result<Vec<crate::la
         }
     }
     let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-    for (layer, (index, bytes)) in contents.iter().enumerate() {
+    for (layer, Content { index, bytes, .. }) in contents.iter().enumerate() {
         let numbers: Vec<u64> = index.blocks().collect();
         let read =
             index.read(bytes, &mut |place| newest.get(&numbers[place]) == Some(&Some(layer)), &mut |number, block| {
@@ -105,18 +116,25 @@ fn combine(contents: &[(Index, Bytes)], is_lowest: bool) -> Result<Vec<crate::la
         // It was verified when it was fetched.
         read.map_err(|_| local(std::io::ErrorKind::InvalidData.into()))?.map_err(local)?;
     }
-    let (mut built, mut builder) = (Vec::new(), Builder::default());
+    let (mut built, mut builders) = (Vec::new(), [Builder::default(), Builder::default()]);
+    builders[1].set_metadata();
     for (number, place) in newest {
+        let is_metadata = place.is_some_and(|layer| contents[layer].is_metadata);
+        let builder = &mut builders[usize::from(is_metadata)];
         match blocks.remove(&number) {
             Some(block) => builder.add(number, &block, crate::layer::sum(&block)).map_err(local)?,
             None if place.is_none() && !is_lowest => builder.add_zero(number),
             None => {}
         }
         if builder.blocks() >= BLOCKS_MAX {
-            built.push(std::mem::take(&mut builder).finish().map_err(local)?);
+            let mut next = Builder::default();
+            if is_metadata {
+                next.set_metadata();
+            }
+            built.push(std::mem::replace(builder, next).finish().map_err(local)?);
         }
     }
-    if !builder.is_empty() {
+    for builder in builders.into_iter().filter(|builder| !builder.is_empty()) {
         built.push(builder.finish().map_err(local)?);
     }
     Ok(built)

@@ -43,7 +43,9 @@ pub fn source(picture: &Picture) -> Source {
         let block: Vec<u8> = (0..BLOCK).map(|at| content.wrapping_add((at / 512) as u8) | 1).collect();
         file.write_all_at(&block, (number * BLOCK) as u64).unwrap();
     }
-    Source::new(file, size, UUID.to_owned())
+    // Every other block, so that states have layers of metadata.
+    let metadata = (0..picture.len() as u64).step_by(2).map(|block| block..block + 1).collect();
+    Source::new(file, size, UUID.to_owned()).with_metadata(metadata)
 }
 
 pub fn content(file: &File) -> Vec<u8> {

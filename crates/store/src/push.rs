@@ -8,16 +8,22 @@ use crate::defects::{Defect, has};
 use crate::error::StoreError;
 use crate::head::{Head, Layer, State, Term, random_hex};
 use crate::image::Source;
-use crate::layer::{BLOCK, Builder, Built, Content, Index, Stack, sum};
+use crate::layer::{BLOCK, Builder, Built, Content, Index, Stack, Sum, sum};
 use crate::objects::{Event, Found, Objects, Replaced};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use std::collections::HashSet;
 use tokio::task::{JoinError, JoinSet};
 
 /// Requests at once.
 pub const PARALLEL: usize = 4;
 /// How often a push begins again after a sweep or a merge came between.
 const ROUNDS: u32 = 8;
+/// A push of so many blocks is one layer; of more, metadata has layers of its own, which a reader
+/// fetches first and side by side.
+const FEW: usize = 256;
+/// Blocks of a layer of metadata at most: 16 MiB.
+const METADATA_BLOCKS_MAX: usize = 4 << 10;
 const ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// When a push may replace the head.
@@ -46,6 +52,9 @@ pub struct PushOptions {
     pub keep_seconds: Option<u64>,
     /// When the push may count.
     pub condition: Condition,
+    /// Looks, by one more request, whether the newest state's layers are there, and replaces those
+    /// that are not.
+    pub looks_for_layers: bool,
     /// Blocks of a layer at most; zero: chosen by the size of the image.
     pub layer_blocks: usize,
     /// Names the writer in messages.
@@ -135,6 +144,8 @@ struct Attempt<'a> {
     base: Vec<(Layer, Index)>,
     /// Number of layers that no head names.
     left: usize,
+    /// Layers of the newest state that are not in the store.
+    missing: Vec<Layer>,
     pending: Pending,
     sent: Pushed,
 }
@@ -157,17 +168,21 @@ impl<'a> Attempt<'a> {
         let left = cache.pending(objects.shown()).filter(|left| {
             (&left.lineage, left.sweeps) == (&pending.lineage, pending.sweeps) && !left.layers.is_empty()
         });
-        if let Some(left) = left {
-            let there = objects.list().await?;
-            pending.layers = left.layers;
-            pending.layers.retain(|layer| there.iter().any(|(id, bytes, _)| (id, *bytes) == (&layer.id, layer.bytes)));
+        let mut missing = Vec::new();
+        if left.is_some() || options.looks_for_layers {
+            let there: HashSet<_> = objects.list().await?.into_iter().map(|(id, bytes, _)| (id, bytes)).collect();
+            let is_there = |layer: &mut Layer| there.contains(&(layer.id.clone(), layer.bytes));
+            missing = layers.extract_if(.., |layer| !is_there(layer)).collect();
+            pending.layers = left.map_or_else(Vec::new, |left| left.layers);
+            pending.layers.retain_mut(is_there);
             pending.layers.retain(|layer| !layers.contains(layer));
         }
         layers.extend_from_slice(&pending.layers);
         let base = indexes(objects, cache, layers).await?;
         let generation = newest.map_or(0, |(_, state)| state.generation);
         let sent = Pushed { generation, is_new: false, blocks: 0, bytes: 0 };
-        Ok(Attempt { objects, cache, source, options, found, base, left: pending.layers.len(), pending, sent })
+        let left = pending.layers.len();
+        Ok(Attempt { objects, cache, source, options, found, base, left, missing, pending, sent })
     }
 
     /// Whether the head must change although no block has.
@@ -178,6 +193,7 @@ impl<'a> Attempt<'a> {
             || self.options.tag.as_ref().is_some_and(|tag| newest.tag.as_ref() != Some(tag))
             || self.options.keep_seconds.is_some_and(|keep| keep != head.keep_seconds)
             || self.left > 0
+            || !self.missing.is_empty()
     }
 
     fn blocks_max(&self) -> usize {
@@ -192,8 +208,10 @@ impl<'a> Attempt<'a> {
     async fn send_changes(&mut self) -> Result<Option<Pushed>, StoreError> {
         let base = std::mem::take(&mut self.base);
         let mut comparison = Comparison {
+            source: self.source,
             stack: Stack::new(base.iter().map(|(_, index)| index)),
-            builder: Builder::default(),
+            builders: Default::default(),
+            is_split: false,
             next: 0,
             blocks_max: self.blocks_max(),
         };
@@ -208,7 +226,7 @@ impl<'a> Attempt<'a> {
             let done = first * BLOCK as u64 + piece.len() as u64;
             self.objects.notify(Event::Done { bytes: done, of: self.source.size() })?;
         }
-        if let Some(built) = comparison.finish().map_err(local)? {
+        for built in comparison.finish().map_err(local)? {
             self.upload(&mut uploads, built).await?;
         }
         let is_unchanged = uploads.is_empty() && self.sent.bytes == 0;
@@ -258,9 +276,11 @@ impl<'a> Attempt<'a> {
             head.keep_seconds = keep;
         }
         let mut layers = head.newest().map_or_else(Vec::new, |state| head.layers_of(state));
+        layers.retain(|layer| !self.missing.contains(layer));
         layers.extend_from_slice(&self.pending.layers);
         // A state has one name, and keeps it.
         let is_new = !self.pending.layers.is_empty()
+            || !self.missing.is_empty()
             || head.newest().is_none_or(|state| {
                 let is_named = state.tag.is_some() && options.tag.is_some() && state.tag != options.tag;
                 state.size != source.size() || is_named
@@ -296,8 +316,8 @@ type Uploads = JoinSet<Result<Sent, StoreError>>;
 pub async fn put(objects: Objects, generation: u64, built: Built) -> Result<Sent, StoreError> {
     let id = format!("{generation:016x}-{}", random_hex());
     let tail = Bytes::copy_from_slice(built.tail());
-    let layer =
-        Layer { id, bytes: built.bytes.len() as u64, index_bytes: built.index_bytes, sha256: built.sha256.clone() };
+    let (bytes, metadata) = (built.bytes.len() as u64, built.is_metadata);
+    let layer = Layer { id, bytes, index_bytes: built.index_bytes, sha256: built.sha256.clone(), metadata };
     let (id, bytes) = (layer.id.clone(), Bytes::from(built.bytes));
     if has(Defect::HeadFirst) {
         tokio::spawn(async move {
@@ -329,8 +349,12 @@ fn local(source: std::io::Error) -> StoreError {
 
 /// Finds the blocks of an image that differ from the base.
 struct Comparison<'i> {
+    source: &'i Source,
     stack: Stack<'i>,
-    builder: Builder,
+    /// Of metadata and the first blocks; of data.
+    builders: [Builder; 2],
+    /// Data goes to the second one.
+    is_split: bool,
     /// The next block that was not compared.
     next: u64,
     blocks_max: usize,
@@ -344,12 +368,29 @@ impl Comparison<'_> {
         self.next = number + 1;
         let content = if *block == ZEROS { Content::Zero } else { Content::Sum(sum(block)) };
         match content {
-            content if self.stack.find(number) == content => {}
-            Content::Zero => self.builder.add_zero(number),
-            Content::Sum(sum) => self.builder.add(number, block, sum)?,
+            content if self.stack.find(number) == content => Ok(None),
+            Content::Zero => {
+                self.builders[0].add_zero(number);
+                Ok(None)
+            }
+            Content::Sum(sum) => self.add_content(number, block, sum),
         }
-        let is_full = self.builder.blocks() >= self.blocks_max;
-        if is_full { std::mem::take(&mut self.builder).finish().map(Some) } else { Ok(None) }
+    }
+
+    fn add_content(&mut self, number: u64, block: &[u8], sum: Sum) -> std::io::Result<Option<Built>> {
+        let is_metadata = self.source.is_metadata(number);
+        let [first, data] = &mut self.builders;
+        self.is_split |= first.has_metadata() && first.blocks() >= FEW.min(self.blocks_max / 2);
+        let (builder, blocks_max) = match (self.is_split, is_metadata) {
+            (true, false) => (data, self.blocks_max),
+            (true, true) => (first, self.blocks_max.min(METADATA_BLOCKS_MAX)),
+            (false, _) => (first, self.blocks_max),
+        };
+        if is_metadata {
+            builder.set_metadata();
+        }
+        builder.add(number, block, sum)?;
+        if builder.blocks() >= blocks_max { std::mem::take(builder).finish().map(Some) } else { Ok(None) }
     }
 
     /// Compares a hole that ends before a block.
@@ -359,16 +400,16 @@ impl Comparison<'_> {
                 // A store may name any number of zero blocks: they are passed at once.
                 self.next = self.stack.end_of_run(number).min(end);
             } else {
-                self.builder.add_zero(number);
+                self.builders[0].add_zero(number);
                 self.next = number + 1;
             }
         }
     }
 
-    /// Compares what is behind the image's end, and returns the last layer.
-    fn finish(&mut self) -> std::io::Result<Option<Built>> {
+    /// Compares what is behind the image's end, and returns the last layers.
+    fn finish(&mut self) -> std::io::Result<Vec<Built>> {
         self.add_hole(u64::MAX);
-        let builder = std::mem::take(&mut self.builder);
-        if builder.is_empty() { Ok(None) } else { builder.finish().map(Some) }
+        let builders = std::mem::take(&mut self.builders).into_iter();
+        builders.filter(|builder| !builder.is_empty()).map(Builder::finish).collect()
     }
 }

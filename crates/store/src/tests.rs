@@ -52,6 +52,9 @@ fn golden_objects_of_version_1_are_read() {
     assert_eq!(head.states.len(), 2);
     assert_eq!(head.find(&crate::At::Tag("monday".into())).unwrap().generation, 1);
     assert_eq!(String::from_utf8(head.encode()).unwrap(), GOLDEN_HEAD, "later programs read what this one writes");
+    let mut with_hint = head.clone();
+    with_hint.layers[1].metadata = true;
+    assert_eq!(Head::decode(&with_hint.encode()), Ok(with_hint));
     let layer = unhex(GOLDEN_LAYER);
     let expected: Vec<(u64, u8)> = [3, 4].into_iter().chain(70..170).map(|number| (number, number as u8)).collect();
     assert_eq!(read_layer(&layer, built().index_bytes as usize).unwrap(), expected);

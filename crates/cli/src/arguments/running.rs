@@ -23,8 +23,8 @@ Examples:
   directfs mount --foreground /dev/shm/work.img /mnt/work     ends with Ctrl-C or umount
   directfs mount s3://backup/work /mnt/work                   the newest state, read-only"))]
 pub struct Mount {
-    /// The image, or the URL of a store (see push), of which the newest state is fetched to the
-    /// cache and mounted read-only.
+    /// The image, or the URL of a store (see push), of which the newest state is mounted read-only
+    /// and fetched while it is read.
     pub image: PathBuf,
     /// The directory to mount it on.
     pub directory: PathBuf,
@@ -48,6 +48,9 @@ pub struct Mount {
     /// File descriptor to which one byte is written when the mount is ready.
     #[arg(long, hide = true, value_name = "FD")]
     pub ready_fd: Option<i32>,
+    /// The URL whose newest state the image is, a file of a process that fetches it.
+    #[arg(long, hide = true, value_name = "URL")]
+    pub fetched_from: Option<String>,
 }
 
 /// Arguments of `run`.

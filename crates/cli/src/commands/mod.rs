@@ -7,6 +7,7 @@ pub mod info;
 pub mod manual;
 pub mod mkfs;
 pub mod mount;
+mod mount_replica;
 pub mod replicate;
 pub mod resize;
 pub mod snapshot;

@@ -4,9 +4,10 @@
 //! for one byte on the pipe, and exits. A fork without exec would be incorrect if a thread had been
 //! started before it.
 
-use super::stores;
+use super::mount_replica::{self, MountReplica};
 use crate::arguments::{Mount, MountHelper};
 use crate::asking::{self, Unanswered};
+use crate::run::{Fetched, LazyFile};
 use crate::{mounts, units};
 use anyhow::{Context, Result, bail};
 use console::server::{READY, Start, unmount};
@@ -34,17 +35,28 @@ pub fn run(arguments: &Mount) -> Result<()> {
         return remount(&arguments.directory, &options);
     }
     remove_dead_mount(&arguments.directory)?;
-    let (image, is_store) = resolved(&arguments.image)?;
-    options.read_only |= is_store;
-    if arguments.foreground {
-        return serve(&image, &arguments.directory, &options, log.as_deref(), arguments.ready_fd);
+    if let Some(fd) = arguments.ready_fd {
+        // Before anything is opened.
+        leave_starter(fd);
     }
-    let mut server = Start::new(&image, &arguments.directory);
-    server.options(&lists).read_only(arguments.read_only || is_store).log(log.as_deref());
+    let image = match &arguments.fetched_from {
+        Some(url) => Resolved::of_helper(&arguments.image, url)?,
+        None => Resolved::from_name(&arguments.image)?,
+    };
+    options.read_only |= image.is_store();
+    if arguments.ready_fd.is_none() {
+        mount_replica::check(&options)?;
+    }
+    if arguments.foreground {
+        return serve(&image, &arguments.directory, options, log.as_deref(), arguments.ready_fd);
+    }
+    let mut server = Start::new(image.path(), &arguments.directory);
+    server.options(&lists).read_only(arguments.read_only || image.is_store()).log(log.as_deref());
+    server.fetched_from(image.url_of_lazy());
     let server = server.in_background()?;
     if arguments.json {
         let value = json!({
-            "image": units::path_text(&image),
+            "image": units::path_text(image.shown()),
             "directory": units::path_text(&arguments.directory),
             "read_only": options.read_only,
             "server": server.id(),
@@ -97,11 +109,11 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     for list in &lists {
         options.apply(list)?;
     }
-    let (image, is_store) = resolved(&arguments.image)?;
-    let read_only = is_store || arguments.read_only || (options.read_only && !arguments.writable);
+    let image = Resolved::from_name(&arguments.image)?;
+    let read_only = image.is_store() || arguments.read_only || (options.read_only && !arguments.writable);
     if arguments.verbose {
         let how = if read_only { "read-only" } else { "read-write" };
-        println!("mount.directfs: {} on {} {how}", image.display(), arguments.directory.display());
+        println!("mount.directfs: {} on {} {how}", image.shown().display(), arguments.directory.display());
     }
     if arguments.fake {
         return Ok(());
@@ -111,8 +123,11 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
         return remount(&arguments.directory, &options);
     }
     remove_dead_mount(&arguments.directory)?;
-    let mut server = Start::new(&image, &arguments.directory);
+    options.read_only = read_only;
+    mount_replica::check(&options)?;
+    let mut server = Start::new(image.path(), &arguments.directory);
     server.options(&lists).read_only(read_only).log(log_file(options.log.as_deref())?.as_deref());
+    server.fetched_from(image.url_of_lazy());
     server.in_background().map(drop)
 }
 
@@ -160,30 +175,74 @@ fn known_options(lists: &[String]) -> Vec<String> {
     all.filter(|option| MountOptions::parse(option).is_ok()).map(str::to_owned).collect()
 }
 
-/// The path of an image, which the server needs because it leaves the current directory. The newest
-/// state of a store is fetched to the cache, and can be read only, which is returned as well.
-fn resolved(image: &Path) -> Result<(PathBuf, bool)> {
-    if let Some(url) = image.to_str().filter(|name| store::is_url(name)) {
-        return Ok((stores::fetch(url)?.path, true));
+/// An image that is to be mounted.
+enum Resolved {
+    /// A file, by a path that does not depend on the current directory.
+    File(PathBuf),
+    /// The newest state of the store at a URL.
+    Store(Fetched, String),
+}
+
+impl Resolved {
+    fn from_name(image: &Path) -> Result<Resolved> {
+        if let Some(url) = image.to_str().filter(|name| store::is_url(name)) {
+            return Ok(Resolved::Store(Fetched::to_read(url)?, url.to_owned()));
+        }
+        let path = image.canonicalize().with_context(|| {
+            format!("cannot find the image {}; check the path, or create one with `directfs mkfs`", image.display())
+        })?;
+        Ok(Resolved::File(path))
     }
-    let path = image.canonicalize().with_context(|| {
-        format!("cannot find the image {}; check the path, or create one with `directfs mkfs`", image.display())
-    })?;
-    Ok((path, false))
+
+    /// A file of a process that fetches it, which the starter of this server keeps until then.
+    fn of_helper(path: &Path, url: &str) -> Result<Resolved> {
+        let file = LazyFile::of_helper(path.to_owned())
+            .with_context(|| format!("{url}: the process that fetches the image has ended"))?;
+        Ok(Resolved::Store(Fetched::Lazy(file, url.to_owned()), url.to_owned()))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Resolved::File(path) => path,
+            Resolved::Store(fetched, _) => fetched.path(),
+        }
+    }
+
+    /// What the user knows it by.
+    fn shown(&self) -> &Path {
+        match self {
+            Resolved::File(path) => path,
+            Resolved::Store(_, url) => Path::new(url),
+        }
+    }
+
+    fn is_store(&self) -> bool {
+        matches!(self, Resolved::Store(..))
+    }
+
+    fn url_of_lazy(&self) -> Option<&str> {
+        match self {
+            Resolved::Store(Fetched::Lazy(..), url) => Some(url),
+            _ => None,
+        }
+    }
 }
 
 /// Serves until the mount ends.
 fn serve(
-    image: &Path,
+    image: &Resolved,
     directory: &Path,
-    options: &MountOptions,
+    mut options: MountOptions,
     log: Option<&Path>,
     ready_fd: Option<i32>,
 ) -> Result<()> {
     let ready = ready_fd.map(readiness);
     let is_background = ready.is_some();
-    if let Some(fd) = ready_fd {
-        leave_starter(fd);
+    options.is_fetched = image.url_of_lazy().is_some();
+    if let (Resolved::Store(_, url), None) = (image, &options.source) {
+        options.source = Some(url.clone());
+    }
+    if is_background {
         // The server was started through /proc/self/exe and would be listed as "exe".
         let _ = std::fs::write("/proc/self/comm", "directfs");
     }
@@ -191,20 +250,37 @@ fn serve(
     if !is_background && let Some(file) = log.take() {
         fuse::send_messages_to(Destination::File(file));
     }
-    let has_left = Cell::new(false);
-    let announce = |role: Role| match ready {
-        Some(mut pipe) => {
-            has_left.set(true);
-            send_messages_to(log.take());
-            // The starter may have exited meanwhile; the mount stays.
-            let _ = pipe.write_all(&[READY]);
+    let (has_left, messages, replica) = (Cell::new(false), RefCell::new(None), RefCell::new(None));
+    let announce = |role: Role| {
+        match ready {
+            Some(mut pipe) => {
+                has_left.set(true);
+                send_messages_to(log.take());
+                // The starter may have exited meanwhile; the mount stays.
+                let _ = pipe.write_all(&[READY]);
+            }
+            None if role == Role::Keeper => {}
+            None => {
+                let (image, directory) = (image.shown().display(), directory.display());
+                eprintln!("{image} is mounted on {directory}; Ctrl-C or `directfs umount` ends it");
+            }
         }
-        None if role == Role::Keeper => {}
-        None => {
-            eprintln!("{} is mounted on {}; Ctrl-C or `directfs umount` ends it", image.display(), directory.display())
+        // A keeper has no threads.
+        if let (Role::Server, Resolved::Store(fetched, _)) = (role, image) {
+            let say = |text: &str| fuse::report_error(format_args!("{text}"));
+            *messages.borrow_mut() = fetched.show_messages(say);
+        }
+        if let Some(url) = &options.replicate {
+            match MountReplica::start(image.path(), url) {
+                Ok(started) => *replica.borrow_mut() = Some(started),
+                Err(error) => fuse::report_error(format_args!("{error:#}")),
+            }
         }
     };
-    let served = fuse::serve(image, directory, options, announce);
+    let served = fuse::serve(image.path(), directory, &options, announce);
+    if let Some(replica) = replica.take() {
+        replica.finish();
+    }
     if let (Err(error), true) = (&served, has_left.get()) {
         fuse::report_error(format_args!("{error}"));
     }

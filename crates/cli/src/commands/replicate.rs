@@ -60,6 +60,7 @@ pub fn run(arguments: &Replicate) -> Result<()> {
         work.write_figures()?;
         if is_last {
             work.report_end();
+            work.forget_figures();
             return Ok(());
         }
         wait_until(begun + arguments.interval.max(begun.elapsed() * REST));
@@ -337,7 +338,6 @@ impl<'a> Work<'a> {
 
     /// Writes the figures for Prometheus.
     fn write_figures(&self) -> Result<()> {
-        let Some(path) = &self.arguments.prometheus else { return Ok(()) };
         let (image, url) = (label(&self.arguments.image), crate::statistics::label(self.store.shown()));
         let labels = format!("{{image=\"{image}\",url=\"{url}\"}}");
         let mut text = String::new();
@@ -354,7 +354,19 @@ impl<'a> Work<'a> {
         let lag = self.changed.map_or(0.0, |since| since.elapsed().as_secs_f64());
         family("directfs_replica_lag_seconds", "Age of the oldest known change that is not in the store.", lag);
         family("directfs_replica_checked_timestamp_seconds", "When this file was written.", seconds_now() as f64);
+        if let Some(path) = Cache::of_user().replica_figures(&self.arguments.image) {
+            // `stats` lacks them then.
+            let _ = write_whole(&path, &text);
+        }
+        let Some(path) = &self.arguments.prometheus else { return Ok(()) };
         write_whole(path, &text).with_context(|| format!("cannot write figures to {}", path.display()))
+    }
+
+    /// `stats` shows nothing of a replication that a signal has ended.
+    fn forget_figures(&self) {
+        if let Some(path) = Cache::of_user().replica_figures(&self.arguments.image) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 

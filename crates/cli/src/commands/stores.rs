@@ -109,6 +109,7 @@ pub fn push(arguments: &Push) -> Result<()> {
     let options = PushOptions {
         tag: arguments.tag.clone(),
         keep_seconds: arguments.keep.map(|keep| keep.as_secs()),
+        looks_for_layers: true,
         writer: this_writer(),
         now: seconds_now(),
         ..PushOptions::default()

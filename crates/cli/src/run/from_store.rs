@@ -62,10 +62,10 @@ impl Fetched {
         }
     }
 
-    /// Shows messages about what is fetched.
-    pub fn show_messages(&self) -> Option<Shown> {
+    /// Passes on messages about what is fetched.
+    pub fn show_messages(&self, say: impl Fn(&str) + Send + 'static) -> Option<Shown> {
         match self {
-            Fetched::Lazy(file, url) => file.show_messages(url),
+            Fetched::Lazy(file, url) => file.show_messages(url, say),
             Fetched::Cached(_) | Fetched::Working(_) => None,
         }
     }

@@ -1,17 +1,17 @@
-//! `run --image URL` before the image is there: a helper process serves the state as one file, of
-//! which each block is fetched when it is first used ([`store::Lazy`]).
+//! `run --image URL` and `mount URL` before the image is there: a helper process serves the state
+//! as one file, of which each block is fetched when it is first used ([`store::Lazy`]).
 //!
 //! ```text
 //!  launcher -- reads the head --> starts `directfs store-service` --> FUSE mount in the cache
 //!     | opens the file of the mount                                     | GET, checksum, sparse file
-//!     +--> programs of the run read that file: nothing of the store is in them
+//!     +--> programs of the run, or the server of a mount, read that file
 //! ```
 //!
-//! All runs of a user on one state share the helper: it has the lock on the state's part of the
-//! cache, and ends with the last process that has the file. If it is killed, reads of what the
-//! kernel does not have fail with EIO, in all programs; the next run starts another one.
+//! All runs and mounts of a user on one state share the helper: it has the lock on the state's part
+//! of the cache, and ends with the last process that has the file. If it is killed, reads of what
+//! the kernel does not have fail with EIO, in all programs; the next run starts another one.
 //!
-//! The image is opened as a discarded one, also for `--read-only`: metadata is in memory before the
+//! The image is opened as a discarded one, also to be read only: metadata is in memory before the
 //! program starts, and content is read by calls. So a block that does not come is EIO for one read.
 //! *Rejected:* mapping the file, where it is SIGBUS, and the names of a directory would depend on
 //! which process met it; userfaultfd, which unprivileged users lack.
@@ -19,7 +19,7 @@
 use super::child;
 use super::detach_helper::{detach_from_terminal, open_descriptors};
 use anyhow::{Context, Result, anyhow, bail};
-use fuse::{Content, FILE, MESSAGES, MountError, serve_file};
+use fuse::{Content, FILE, MESSAGES, MountError, remove_dead, serve_file};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::Range;
@@ -49,7 +49,9 @@ pub struct LazyFile {
     path: PathBuf,
     /// Keeps the helper.
     _file: File,
-    messages: PathBuf,
+    messages: File,
+    /// Bytes of messages to others, before the file was opened.
+    seen: u64,
 }
 
 impl LazyFile {
@@ -57,25 +59,31 @@ impl LazyFile {
     pub fn open(part: &Part) -> Result<LazyFile> {
         let mount = Cache::of_user().mount_point(part.identity())?;
         for _ in 0..ATTEMPTS {
-            let (path, messages) = (mount.join(FILE), mount.join(MESSAGES));
-            if let Ok(file) = File::open(&path) {
-                return Ok(LazyFile { path, _file: file, messages });
+            if let Ok(file) = LazyFile::of_helper(mount.join(FILE)) {
+                return Ok(file);
             }
             start(part)?;
         }
         bail!("processes that serve it end at once")
     }
 
+    /// Opens the file of a helper that runs.
+    pub fn of_helper(path: PathBuf) -> std::io::Result<LazyFile> {
+        let file = File::open(&path)?;
+        let messages = File::open(path.with_file_name(MESSAGES))?;
+        let seen = read_from(&messages, 0).map_or(0, |bytes| bytes.len() as u64);
+        Ok(LazyFile { path, _file: file, messages, seen })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Shows what the helper says, until the value is dropped. Call it after signals are blocked.
-    pub fn show_messages(&self, url: &str) -> Option<Shown> {
-        let file = File::open(&self.messages).ok()?;
-        // What was said to earlier runs does not concern this one.
-        let mut seen = read_from(&file, 0).map_or(0, |bytes| bytes.len() as u64);
-        let url = url.to_owned();
+    /// Passes on what the helper says, until the value is dropped. Call it after signals are
+    /// blocked.
+    pub fn show_messages(&self, url: &str, say: impl Fn(&str) + Send + 'static) -> Option<Shown> {
+        let (file, mut seen) = (self.messages.try_clone().ok()?, self.seen);
+        let (url, mount) = (url.to_owned(), self.path.parent().unwrap_or(Path::new("/")).to_owned());
         let (stop, stopped) = channel::<()>();
         let show = move || {
             loop {
@@ -83,13 +91,16 @@ impl LazyFile {
                 match read_from(&file, seen) {
                     Ok(bytes) => {
                         seen += bytes.len() as u64;
-                        String::from_utf8_lossy(&bytes).lines().for_each(|line| eprintln!("directfs: {line}"));
+                        String::from_utf8_lossy(&bytes).lines().for_each(&say);
                     }
                     Err(error) => {
-                        return eprintln!(
-                            "directfs: {url}: the process that fetches the image has ended ({error}); reads of what is not in \
-                             memory fail with EIO: start the command again"
-                        );
+                        say(&format!(
+                            "{url}: the process that fetches the image has ended ({error}); reads of what is not in memory \
+                             fail with EIO: start the command again, or mount again"
+                        ));
+                        // Otherwise its mount stays until the next use of this state.
+                        let _ = remove_dead(&mount).map(|()| std::fs::remove_dir(&mount));
+                        return;
                     }
                 }
                 if has_ended {
@@ -212,7 +223,7 @@ pub fn serve() -> Result<()> {
     let foreign = open_descriptors();
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text)?;
-    let part: Part = serde_json::from_slice(&text).context("started by `directfs run` only")?;
+    let part: Part = serde_json::from_slice(&text).context("started by `directfs run` and `mount` only")?;
     let pipe = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     // It outlives the run that starts it.
     detach_from_terminal(&foreign);

@@ -36,7 +36,7 @@ mod profile;
 
 pub use committer::serve as commit_service;
 pub use fuse_program::run as run_static;
-pub use lazy::serve as store_service;
+pub use lazy::{LazyFile, serve as store_service};
 
 use crate::arguments::{self, Run};
 use crate::file_size_limit::Lifted;
@@ -46,7 +46,7 @@ use detach_helper::End;
 pub use detach_helper::open_descriptors;
 use directory::MountDirectory;
 use engine::format::MAGIC;
-use from_store::Fetched;
+pub use from_store::Fetched;
 use hook::handoff::HandoffRecord;
 use hook::loading::armed_threads;
 use hook::process::apparmor;
@@ -122,7 +122,8 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     let program = Program::choose(&arguments.command, &mount, &start)?;
     // The limit is the program's: this process writes the image's journal.
     let lifted = Lifted::new();
-    let messages = fetched.as_ref().and_then(Fetched::show_messages);
+    let say = |text: &str| eprintln!("directfs: {text}");
+    let messages = fetched.as_ref().and_then(|fetched| fetched.show_messages(say));
     let (image, changes) = image::open(arguments, fetched.as_ref())?;
     if let Some(inside) = start.inside() {
         image::check_directory(&image, inside, &mount)?;

@@ -25,7 +25,10 @@ const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 pub fn stats(arguments: &Stats) -> Result<()> {
     let first = Reading::take(&arguments.image)?;
     if arguments.prometheus {
-        print!("{}", prometheus::text(&first));
+        // A replication of this user keeps its figures there; a dead one shows by their age.
+        let figures = store::Cache::of_user().replica_figures(&arguments.image);
+        let replica = figures.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        print!("{}{replica}", prometheus::text(&first));
         return Ok(());
     }
     if !arguments.watch {

@@ -1,7 +1,7 @@
 //! Images on block devices: loop devices over files in memory. Power cuts of such an image are in
 //! `devices`.
 
-use crate::support::{can_mount, directfs, mount, scratch, stderr, stdout, unmount};
+use crate::support::{can_mount, copy_program, directfs, mount, scratch, stderr, stdout, unmount};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io;
@@ -179,7 +179,11 @@ fn what_a_block_device_holds_is_not_overwritten_by_mistake() {
     assert_eq!(end, [0; 512], "what is replaced is found no more");
     assert_refused(&["mkfs", node], "a DirectFS image already");
     let claimed = claim(node).unwrap();
-    assert_refused(&["run", "--image", node, "--", "true"], "used by the kernel");
+    for options in [&[][..], &["--atomic"]] {
+        assert_refused(&[&["run", "--image", node], options, &["--", "true"]].concat(), "used by the kernel");
+        let info: Value = serde_json::from_str(&accepted(&["info", node, "--json"])).unwrap();
+        assert_eq!((&info["clean"], &info["in_use"]), (&true.into(), &false.into()), "{info}");
+    }
     assert_refused(&["fsck", "-y", node], "used by the kernel");
     drop(claimed);
     let store = device.place("store");
@@ -237,5 +241,41 @@ fn calls_of_killed_processes_on_a_block_device_are_kept() {
     command.args(["run", "--image", &device.node, "--", "sh", "-c", script]).process_group(0);
     assert!(!command.status().unwrap().success());
     assert_eq!(device.run(&[], "cat a b"), "synced\nlater\n");
+    device.check();
+}
+
+#[test]
+fn a_user_with_rights_on_a_block_device_uses_it_and_others_do_not() {
+    const USER: u32 = 65534;
+    let Some(device) = Device::attach("a block device of another user", 64 << 20) else { return };
+    let (node, place) = (device.node.as_str(), device.directory.path());
+    let program = place.join("directfs");
+    assert!(copy_program(env!("CARGO_BIN_EXE_directfs"), &program));
+    fs::set_permissions(place, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let as_user = |user: u32, words: &[&str]| {
+        let user = user.to_string();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).arg(&program).args(words);
+        command.env("HOME", "/nonexistent").output().unwrap()
+    };
+    let succeeds = |words: &[&str]| {
+        let output = as_user(USER, words);
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+        stdout(&output)
+    };
+    let before = fs::metadata(node).unwrap();
+    std::os::unix::fs::chown(node, Some(USER), Some(USER)).unwrap();
+    succeeds(&["mkfs", node]);
+    let run = ["run", "--image", node, "-C", "/mnt/directfs", "--", "sh", "-c"];
+    assert_eq!(succeeds(&[&run[..], &["echo one >file; sync file; id -u"]].concat()), format!("{USER}\n"));
+    assert_eq!(succeeds(&[&run[..], &["cat file"]].concat()), "one\n");
+    succeeds(&["fsck", "-n", node]);
+    succeeds(&["resize", node, "16M"]);
+    for options in [&[][..], &["--read-only"], &["--discard"]] {
+        let words = [&["run", "--image", node], options, &["--", "true"]].concat();
+        let refused = as_user(USER - 1, &words);
+        assert!(stderr(&refused).contains("no permission"), "{words:?}: {}", stderr(&refused));
+    }
+    std::os::unix::fs::chown(node, Some(before.uid()), Some(before.gid())).unwrap();
     device.check();
 }

@@ -35,13 +35,13 @@ fn succeeds(output: Output) -> String {
 }
 
 /// Bytes of all files of a kind in the cache.
-fn cached(user: &User<'_>, kind: &str) -> u64 {
+pub fn cached(user: &User<'_>, kind: &str) -> u64 {
     let files = fs::read_dir(user.home.join("directfs/store").join(kind)).into_iter().flatten().flatten();
     files.map(|file| file.metadata().unwrap().blocks() * 512).sum()
 }
 
 /// The processes that serve images of this user.
-fn helpers(user: &User<'_>) -> Vec<Pid> {
+pub fn helpers(user: &User<'_>) -> Vec<Pid> {
     let parts = user.home.join("directfs/store/parts").canonicalize().unwrap();
     let has_part = |process: &Path| {
         let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();

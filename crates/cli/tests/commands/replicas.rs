@@ -2,10 +2,10 @@
 
 use crate::stores::{Place, User, check, run_in};
 use crate::support::program::{Program, has_python};
-use crate::support::{image_in, stderr};
+use crate::support::{can_mount, image_in, stderr, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
@@ -254,4 +254,51 @@ fn what_cannot_be_replicated_is_refused_with_the_reason() {
     let refused = user.try_to(&["replicate", other.to_str().unwrap(), &url]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("holds another image"), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_mount_replicates_its_image_and_brings_the_last_changes_after_its_end() {
+    if !can_mount("a mount that replicates its image") {
+        return;
+    }
+    for place in [Place::new(), Place::on_disk()] {
+        let image = image_in(place.directory.path());
+        let (image, url, user) = (image.to_str().unwrap(), place.url(), place.user());
+        let (point, target) = (place.directory.path().join("mnt"), place.path("pulled"));
+        fs::create_dir(&point).unwrap();
+        let replicate = |more: &str| format!("replicate={url}{more}");
+        let words = |options: &str| ["mount", image, point.to_str().unwrap(), "-o", options].map(str::to_owned);
+        for (options, reason) in [(replicate(",ro"), "read-only"), (replicate(",keep"), "cannot be together")] {
+            let words = words(&options);
+            let refused = user.fails(&words.each_ref().map(String::as_str), 1);
+            assert!(refused.contains(reason), "{refused}");
+        }
+        let words = words(&replicate(""));
+        user.does(&words.each_ref().map(String::as_str));
+        let pulled = || {
+            let output = user.try_to(&["pull", &url, &target, "--force"]);
+            if output.status.success() { run_in(&target, "ls") } else { String::new() }
+        };
+        let until = |names: &str| {
+            let end = Instant::now() + Duration::from_secs(300);
+            while pulled() != names {
+                assert!(Instant::now() < end, "{names:?} do not arrive");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        fs::write(point.join("first"), "content").unwrap();
+        File::open(point.join("first")).unwrap().sync_all().unwrap();
+        until("first\n");
+        let figures = user.does(&["stats", image, "--prometheus"]);
+        let has = |name: &str| figures.lines().any(|line| line.starts_with(name) && line.contains(&url));
+        assert!(has("directfs_replica_generation") && has("directfs_replica_lag_seconds"), "{figures}");
+        fs::write(point.join("last"), "content").unwrap();
+        unmount(&point);
+        until("first\nlast\n");
+        check(&target);
+        let end = Instant::now() + Duration::from_secs(300);
+        while user.does(&["stats", image, "--prometheus"]).contains("directfs_replica") {
+            assert!(Instant::now() < end, "figures of an ended replication stay");
+        }
+    }
 }

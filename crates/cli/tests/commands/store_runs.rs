@@ -1,12 +1,13 @@
 //! Runs and mounts of an image in a store: `run --image URL --atomic`, `mount URL DIR`.
 
+use crate::lazy_runs;
 use crate::stores::{Place, User, check, run_in};
 use crate::support::program::Program;
 use crate::support::{can_mount, directfs, stderr, stdout, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// A run of a URL that is pushed if it succeeds.
@@ -100,31 +101,105 @@ fn an_atomic_run_that_is_killed_leaves_the_store_as_it_was() {
 }
 
 #[test]
-fn a_url_is_mounted_read_only_and_its_file_stays_in_the_cache() {
+fn an_atomic_run_of_a_url_on_a_full_disk_is_refused_with_the_reason() {
+    let place = Place::on_disk();
+    let (image, url, user) = (place.pushed(), place.url(), place.user());
+    run_in(&image, "head -c 4M /dev/urandom >random");
+    user.does(&["push", &image, &url]);
+    for (full, bytes) in [(user.home.join("state"), "1M"), (user.home.join("directfs"), "100k")] {
+        fs::create_dir_all(&full).unwrap();
+        let wanted = atomic(&user, &url, "echo half > half");
+        let mut command = Command::new("unshare");
+        let mounted = format!("mount -t tmpfs -o size={bytes},mode=700 none \"$FULL\" || exit 77; exec \"$@\"");
+        command.args(["-m", "sh", "-c", &mounted, "sh"]).arg(wanted.get_program()).args(wanted.get_args());
+        command.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("FULL", &full);
+        let output = command.output().unwrap();
+        if output.status.code() == Some(77) || !stderr(&output).contains("directfs") {
+            eprintln!("\n*** SKIPPED: a full disk: no mounts here ***\n");
+            return;
+        }
+        assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+        assert!(stderr(&output).to_lowercase().contains("space"), "{}", stderr(&output));
+        assert_eq!(newest(&place, "ls"), "numbers\nrandom\n");
+    }
+    assert!(atomic(&user, &url, "echo whole > whole").status().unwrap().success());
+}
+
+#[test]
+fn a_mount_of_a_url_fetches_what_is_read() {
     if !can_mount("a mount of a URL") {
         return;
     }
     let place = Place::new();
-    place.pushed();
+    let image = place.path("image");
+    assert!(directfs(&["mkfs", &image, "--size", "96M", "--sparse"]).status.success());
+    let sums = run_in(&image, "head -c 40M /dev/urandom >large; seq 30000 >numbers; sha256sum large numbers");
     let (url, user) = (place.url(), place.user());
+    user.does(&["push", &image, &url]);
     let point = place.directory.path().join("mnt");
     fs::create_dir(&point).unwrap();
-    let mounted = user.json(&["mount", &url, point.to_str().unwrap(), "--json"]);
-    assert_eq!(mounted["read_only"], true);
-    let cached = PathBuf::from(mounted["image"].as_str().unwrap());
-    assert_eq!(fs::read_to_string(point.join("numbers")).unwrap().lines().count(), 30000);
-    let refused = fs::write(point.join("file"), "x").unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(30), "{refused}");
+    for options in ["ro", "keep"] {
+        let words = ["mount", &url, point.to_str().unwrap(), "--json", "-o", options];
+        let mounted = user.json(&words);
+        assert_eq!((&mounted["read_only"], &mounted["image"]), (&true.into(), &url.as_str().into()));
+        assert_eq!(fs::read_to_string(point.join("numbers")).unwrap().lines().count(), 30000);
+        let fetched = lazy_runs::cached(&user, "parts");
+        assert!(fetched > 0 && fetched < 10 << 20, "{fetched} bytes were fetched");
+        let refused = fs::write(point.join("file"), "x").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(30), "{refused}");
+        // A run of the same state shares what is fetched.
+        let run = ["run", "--image", &url, "--read-only", "-C", "/mnt/directfs", "--", "tail", "-1", "numbers"];
+        assert_eq!(user.does(&run), "30000\n");
+        assert_eq!(lazy_runs::helpers(&user).len(), 1);
+        unmount(&point);
+        lazy_runs::wait_for_end_of_helpers(&user);
+        assert_eq!(fs::read_dir(user.home.join("directfs/store/mounts")).unwrap().count(), 0);
+    }
     // A new state takes room in the cache, and not that of the mount.
-    let image = place.path("image");
+    user.does(&["mount", &url, point.to_str().unwrap()]);
     run_in(&image, "echo later > later");
     user.does(&["push", &image, &url]);
     let mut bounded = user.command(&["run", "--image", &url, "--read-only", "--", "true"]);
     assert!(bounded.env("DIRECTFS_CACHE_BYTES", "1").status().unwrap().success());
-    assert!(cached.exists() && Path::new(&point).join("numbers").exists());
+    let summed = Command::new("sha256sum").args(["large", "numbers"]).current_dir(&point).output().unwrap();
+    assert_eq!(stdout(&summed), sums);
+    assert!(!point.join("later").exists(), "it is the state that was opened");
     unmount(&point);
-    assert!(cached.exists(), "it stays for the next use");
     let nowhere = user.fails(&["mount", &format!("{url}-none"), point.to_str().unwrap()], 1);
     assert!(nowhere.contains("no image at"), "{nowhere}");
     assert!(!directfs(&["info", point.to_str().unwrap()]).status.success());
+}
+
+#[test]
+fn a_mount_of_a_url_whose_helper_is_killed_reports_eio_and_can_be_made_again() {
+    if !can_mount("a mount whose helper is killed") {
+        return;
+    }
+    let place = Place::new();
+    let image = place.path("image");
+    assert!(directfs(&["mkfs", &image, "--size", "96M", "--sparse"]).status.success());
+    run_in(&image, "head -c 40M /dev/urandom >large");
+    let (url, user) = (place.url(), place.user());
+    user.does(&["push", &image, &url]);
+    let (point, log) = (place.directory.path().join("mnt"), place.path("log"));
+    fs::create_dir(&point).unwrap();
+    user.does(&["mount", &url, point.to_str().unwrap(), "--log", &log]);
+    let helpers = lazy_runs::helpers(&user);
+    let [helper] = helpers[..] else { panic!("{helpers:?}") };
+    kill_process(helper, Signal::KILL).unwrap();
+    let read = fs::read(point.join("large")).unwrap_err();
+    assert_eq!(read.raw_os_error(), Some(5), "{read}");
+    assert!(point.join("large").exists(), "names stay");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    // The dead mount in the cache goes, too.
+    while !fs::read_to_string(&log).unwrap().contains("mount again")
+        || fs::read_dir(user.home.join("directfs/store/mounts")).unwrap().count() > 0
+    {
+        assert!(std::time::Instant::now() < end, "{}", fs::read_to_string(&log).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    unmount(&point);
+    user.does(&["mount", &url, point.to_str().unwrap()]);
+    assert_eq!(fs::read(point.join("large")).unwrap().len(), 40 << 20);
+    unmount(&point);
 }

@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What the server of S3 is installed with.
@@ -256,6 +257,24 @@ fn what_a_store_got_wrong_is_named_and_leaves_no_file() {
 }
 
 #[test]
+fn a_push_replaces_layers_that_are_gone_from_the_store() {
+    let place = Place::new();
+    let (image, url, user) = (place.pushed(), place.url(), place.user());
+    run_in(&image, "echo later > later");
+    user.does(&["push", &image, &url]);
+    let layers = || fs::read_dir(place.path("store/layers")).unwrap().map(|file| file.unwrap().path());
+    for layer in layers().collect::<Vec<_>>() {
+        fs::remove_file(&layer).unwrap();
+        user.fails(&["pull", &url, &place.path("pulled")], 1);
+        let pushed = user.json(&["push", &image, &url, "--json"]);
+        assert_eq!(pushed["new"], true, "{pushed}");
+        user.does(&["pull", &url, &place.path("pulled"), "--force"]);
+        assert_eq!(run_in(&place.path("pulled"), "cat later && wc -l < numbers"), "later\n30000\n");
+        assert!(user.does(&["push", &image, &url]).contains("has this state already"));
+    }
+}
+
+#[test]
 fn another_image_does_not_go_where_one_is() {
     let place = Place::new();
     let (_, url, user) = (place.pushed(), place.url(), place.user());
@@ -337,9 +356,29 @@ fn a_discarded_run_of_a_url_fetches_each_state_once() {
 }
 
 /// A server of S3 on loopback; it ends with this value.
-struct Server {
+pub struct Server {
     child: Child,
-    endpoint: String,
+    pub endpoint: String,
+}
+
+impl Server {
+    /// Starts a server, and waits until it listens.
+    fn start(mut command: Command, port: u16) -> Server {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let server = Server { child, endpoint: format!("http://127.0.0.1:{port}") };
+        let end = Instant::now() + Duration::from_secs(300);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < end, "the server does not listen");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    pub fn make_bucket(&self) {
+        let script = "import sys, urllib.request as r; r.urlopen(r.Request(sys.argv[1] + '/bucket', method='PUT'))";
+        let made = Command::new("python3").args(["-c", script, &self.endpoint]).output().unwrap();
+        assert!(made.status.success(), "{}", stderr(&made));
+    }
 }
 
 impl Drop for Server {
@@ -351,7 +390,9 @@ impl Drop for Server {
 
 /// Starts moto's server from an environment of Python's own, which stays for the next run. `None`:
 /// it cannot be installed.
-fn s3_server() -> Option<Server> {
+pub fn s3_server() -> Option<Server> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let installing = INSTALLING.lock().unwrap();
     let environment = Path::new(env!("CARGO_TARGET_TMPDIR")).join("s3-server");
     let install = "[ -x \"$1/bin/moto_server\" ] || python3 -m venv \"$1\" && \"$1/bin/pip\" install -q \"$2\"";
     let installed = Command::new("sh").args(["-c", install, "sh"]).arg(&environment).arg(MOTO).output().unwrap();
@@ -359,26 +400,41 @@ fn s3_server() -> Option<Server> {
         eprintln!("\n*** SKIPPED: stores on a server of S3: {} ***\n", stderr(&installed).trim_end());
         return None;
     }
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    drop(installing);
+    let port = free_port();
     let mut command = Command::new(environment.join("bin/moto_server"));
-    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-    let server = Server { child: command.spawn().unwrap(), endpoint: format!("http://127.0.0.1:{port}") };
-    let end = Instant::now() + Duration::from_secs(300);
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(Instant::now() < end, "the server does not listen");
-        std::thread::sleep(Duration::from_millis(50));
+    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    Some(Server::start(command, port))
+}
+
+/// Starts versitygw, which serves a directory with the bucket. `None`: it is not installed.
+fn gateway(directory: &Path) -> Option<Server> {
+    const INSTALL: &str = "GOBIN=/usr/local/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0";
+    if !Command::new("versitygw").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("\n*** SKIPPED: versitygw is not on this machine: {INSTALL} ***\n");
+        return None;
     }
-    Some(server)
+    fs::create_dir_all(directory.join("bucket")).unwrap();
+    let port = free_port();
+    let mut command = Command::new("versitygw");
+    command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(directory);
+    command.envs([("ROOT_ACCESS_KEY", "name"), ("ROOT_SECRET_KEY", "a-secret")]);
+    Some(Server::start(command, port))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]
-fn an_image_goes_to_a_server_of_s3_and_comes_back_in_two_states() {
-    let Some(server) = s3_server() else { return };
-    let script = "import sys, urllib.request as r; r.urlopen(r.Request(sys.argv[1] + '/bucket', method='PUT'))";
-    let made = Command::new("python3").args(["-c", script, &server.endpoint]).output().unwrap();
-    assert!(made.status.success(), "{}", stderr(&made));
-    let (place, url) = (Place::new(), "s3://bucket/images/work");
-    there_and_back(&place, url, Some(&server.endpoint));
-    let user = User { home: place.directory.path().join("cache"), endpoint: Some(&server.endpoint) };
-    run_and_replica(&place, url, &user);
+fn an_image_goes_to_servers_of_s3_and_comes_back_in_two_states() {
+    let moto = s3_server();
+    moto.iter().for_each(Server::make_bucket);
+    let place = Place::on_disk();
+    for server in [moto, gateway(&place.directory.path().join("gateway"))].into_iter().flatten() {
+        let (place, url) = (Place::new(), "s3://bucket/images/work");
+        there_and_back(&place, url, Some(&server.endpoint));
+        let user = User { home: place.directory.path().join("cache"), endpoint: Some(&server.endpoint) };
+        run_and_replica(&place, url, &user);
+    }
 }
