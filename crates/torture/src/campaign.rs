@@ -1,6 +1,6 @@
 //! Campaigns: exploration by several threads within a given time, and its results.
 
-use crate::explore::{Counts, Effort, Explorer, Violation};
+use crate::explore::{Counts, Effort, Explorer, Source, Violation};
 use crate::injected::DEFECTS;
 use crate::workload::{Group, Workload};
 use std::collections::BTreeMap;
@@ -23,6 +23,8 @@ pub struct Plan {
     pub threads: usize,
     /// Effort per workload.
     pub effort: Effort,
+    /// How the events of workloads are seen.
+    pub source: Source,
     /// Only the workloads of this group.
     pub group: Option<Group>,
     /// Index of the first workload; after the last one the round continues with those before it.
@@ -74,7 +76,7 @@ impl Outcome {
         let total = self.total();
         let named = self.lines.iter().map(|(group, line)| (group.name(), line)).chain([("all", &total)]);
         for (name, line) in named {
-            let Counts { workloads, fences, states, states_in_recovery } = line.counts;
+            let Counts { workloads, fences, states, states_in_recovery, .. } = line.counts;
             let (violations, seconds) = (line.violations, line.seconds);
             let _ = writeln!(
                 text,
@@ -115,17 +117,18 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All workloads, or those of a group, smallest first.
-pub fn workloads(group: Option<Group>) -> Vec<(Group, Workload)> {
+/// All workloads that a source can see, or those of a group, smallest first.
+pub fn workloads(source: Source, group: Option<Group>) -> Vec<(Group, Workload)> {
     let groups = Group::ALL.into_iter().filter(|each| group.is_none_or(|only| only == *each));
-    groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload))).collect()
+    let all = groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload)));
+    all.filter(|(_, workload)| source == Source::Recorder || !workload.other_thread).collect()
 }
 
 /// Explores until the time is up, and calls `report` a few times a second. `found` is called
 /// immediately for each violation.
 pub fn run(plan: &Plan, report: &mut dyn FnMut(&Progress), found: &(dyn Fn(&Violation) + Sync)) -> Outcome {
     let begun = Instant::now();
-    let mut workloads = workloads(plan.group);
+    let mut workloads = workloads(plan.source, plan.group);
     workloads.rotate_left(plan.first);
     let shared = Shared {
         workloads,
@@ -161,7 +164,7 @@ fn progress(shared: &Shared, begun: Instant) -> Progress {
 }
 
 fn work(plan: &Plan, begun: Instant, shared: &Shared, found: &(dyn Fn(&Violation) + Sync)) {
-    let mut explorer = Explorer::new(plan.effort, plan.seed);
+    let mut explorer = Explorer::new(plan.effort, plan.seed).with_source(plan.source);
     while begun.elapsed() < plan.duration && !shared.ended.load(Relaxed) {
         let index = shared.next.fetch_add(1, Relaxed);
         let (group, workload) = &shared.workloads[index % shared.workloads.len()];

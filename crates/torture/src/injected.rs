@@ -2,8 +2,8 @@
 //! into the recorded log of a workload, as if the engine had omitted a flush, a fence or a field,
 //! or had taken steps in another order. Programs that use the engine pay nothing for it.
 
-use crate::explore::Recording;
 use crate::line_kinds::{LineKind, Map};
+use crate::recording::Recording;
 use engine::format::JournalRecord;
 use pmem::{Event, Recorded};
 

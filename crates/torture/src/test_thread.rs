@@ -3,12 +3,13 @@
 use crate::machine::Watched;
 use engine::format::FileKind;
 use engine::{Attributes, Error, Fs, NewNode, Node, RenameFlags, Result, Thread};
+use pmem::Memory;
 use std::cell::RefCell;
 
 /// A thread inside the file system, and the files that it keeps open.
-pub struct TestThread<'f> {
+pub struct TestThread<'f, M: Memory = Watched> {
     /// The thread.
-    pub thread: Thread<'f, Watched>,
+    pub thread: Thread<'f, M>,
     open: RefCell<Vec<Node>>,
 }
 
@@ -27,9 +28,9 @@ fn permit(_: &Attributes) -> Result<()> {
     Ok(())
 }
 
-impl<'f> TestThread<'f> {
+impl<'f, M: Memory> TestThread<'f, M> {
     /// Enters the file system.
-    pub fn new(fs: &'f Fs<Watched>) -> Result<TestThread<'f>> {
+    pub fn new(fs: &'f Fs<M>) -> Result<TestThread<'f, M>> {
         Ok(TestThread { thread: fs.enter()?, open: RefCell::default() })
     }
 
