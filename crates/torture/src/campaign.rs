@@ -1,7 +1,8 @@
 //! Campaigns: exploration by several threads within a given time, and its results.
 
-use crate::explore::{Counts, Effort, Explorer, Source, Violation};
+use crate::explore::{Counts, Effort, Explorer, Violation};
 use crate::injected::DEFECTS;
+use crate::recording::Source;
 use crate::workload::{Group, Workload};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -189,11 +190,13 @@ fn work(plan: &Plan, begun: Instant, shared: &Shared, found: &(dyn Fn(&Violation
 }
 
 /// Explores every injected defect; returns its name and the violation found, if there is one.
-pub fn injected(effort: Effort, seed: u64) -> Vec<(&'static str, Option<Violation>)> {
-    let mut explorer = Explorer::new(effort, seed);
+pub fn injected(source: Source, effort: Effort, seed: u64) -> Vec<(&'static str, Option<Violation>)> {
+    let mut explorer = Explorer::new(effort, seed).with_source(source);
     let mut look = |defect: &'static crate::injected::Defect| {
         let workload = defect.workload.parse().expect("a defect's workload exists");
-        (defect.name, explorer.explore_injected(&workload, Some(defect)).err())
+        let violation = explorer.explore_injected(&workload, Some(defect)).err();
+        // Without a state, the defect could not be injected.
+        (defect.name, violation.filter(|violation| violation.id.contains('@')))
     };
-    DEFECTS.iter().map(&mut look).collect()
+    DEFECTS.iter().filter(|defect| defect.is_visible(source)).map(&mut look).collect()
 }

@@ -18,7 +18,7 @@ use crate::injected::Defect;
 use crate::instructions;
 use crate::machine::{Clock, Machine, Watched};
 use crate::oracle::{CrashPoint, same_but_directory_times};
-use crate::recording::{self, Recording, failed};
+use crate::recording::{self, Recording, Source, failed};
 use crate::stepper::Stepper;
 use crate::test_thread::{TestThread, bytes};
 use crate::workload::Workload;
@@ -130,34 +130,6 @@ pub fn current() -> String {
 /// Sets the id of what this thread checks.
 pub fn set_current(what: &str) {
     CURRENT.with_borrow_mut(|current| what.clone_into(current));
-}
-
-/// How the events of a workload are seen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Source {
-    /// By the recorder, which the engine calls.
-    #[default]
-    Recorder,
-    /// By tracing the instructions of the compiled engine. One thread only.
-    Instructions,
-}
-
-impl Source {
-    /// The beginning of an id whose log has this source.
-    const fn prefix(self) -> &'static str {
-        match self {
-            Source::Recorder => "",
-            Source::Instructions => "instructions/",
-        }
-    }
-
-    /// The source of an id, and the rest of it.
-    fn split(id: &str) -> (Source, &str) {
-        match id.strip_prefix(Source::Instructions.prefix()) {
-            Some(rest) => (Source::Instructions, rest),
-            None => (Source::Recorder, id),
-        }
-    }
 }
 
 /// Explores workloads one after the other.

@@ -8,7 +8,7 @@
 //! it uses the file system, detaches it, checks every invariant, and also cuts the power inside
 //! recoveries.
 //!
-//! What a workload stores, flushes and fences is seen in two ways ([`explore::Source`]): by the
+//! What a workload stores, flushes and fences is seen in two ways ([`recording::Source`]): by the
 //! recorder that the engine calls, and by the [`instructions`] that the processor executes.
 //!
 //! An explorer without findings proves something only if it can find defects: the injected defects

@@ -15,6 +15,7 @@ use torture::campaign;
 use torture::explore::{self, Effort, Explorer, NotPassed, Violation};
 use torture::hostile::{self, Arena};
 use torture::injected::DEFECTS;
+use torture::recording::Source;
 use torture::storm;
 use torture::workload::Group;
 
@@ -173,7 +174,8 @@ fn hostile_case(id: &str) -> Option<Vec<u8>> {
 }
 
 fn find_injected() -> ExitCode {
-    let found = campaign::injected(Effort::FULL, 1);
+    let sources = [Source::Recorder, Source::Instructions];
+    let found: Vec<_> = sources.iter().flat_map(|source| campaign::injected(*source, Effort::FULL, 1)).collect();
     for (name, violation) in &found {
         match violation {
             Some(Violation { id, .. }) => println!("found   {name:<60} {id:.60}"),

@@ -12,6 +12,34 @@ use crate::workload::Workload;
 use engine::{Error, Fs, RecoveryReport};
 use pmem::Recorded;
 
+/// How the events of a workload are seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Source {
+    /// By the recorder, which the engine calls.
+    #[default]
+    Recorder,
+    /// By tracing the instructions of the compiled engine. One thread only.
+    Instructions,
+}
+
+impl Source {
+    /// The beginning of an id whose log has this source.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Source::Recorder => "",
+            Source::Instructions => "instructions/",
+        }
+    }
+
+    /// The source of an id, and the rest of it.
+    pub fn split(id: &str) -> (Source, &str) {
+        match id.strip_prefix(Source::Instructions.prefix()) {
+            Some(rest) => (Source::Instructions, rest),
+            None => (Source::Recorder, id),
+        }
+    }
+}
+
 /// The recording of a workload: its effects on the memory, and the expected results.
 pub struct Recording {
     /// The image before.

@@ -3,8 +3,9 @@
 
 use pmem::{Direct, Event, MappedRegion};
 use std::arch::asm;
-use torture::explore::{Effort, Explorer, NotPassed, Source, Violation};
+use torture::explore::{Effort, Explorer, NotPassed, Violation};
 use torture::injected::DEFECTS;
+use torture::recording::Source;
 use torture::stepper::{Stepper, boundary, shared};
 
 const SEED: u64 = 7;
