@@ -2,6 +2,7 @@
 
 use crate::explore::{Counts, Effort, Explorer, Violation};
 use crate::injected::DEFECTS;
+use crate::recording::Source;
 use crate::workload::{Group, Workload};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,6 +24,8 @@ pub struct Plan {
     pub threads: usize,
     /// Effort per workload.
     pub effort: Effort,
+    /// How the events of workloads are seen.
+    pub source: Source,
     /// Only the workloads of this group.
     pub group: Option<Group>,
     /// Index of the first workload; after the last one the round continues with those before it.
@@ -74,7 +77,7 @@ impl Outcome {
         let total = self.total();
         let named = self.lines.iter().map(|(group, line)| (group.name(), line)).chain([("all", &total)]);
         for (name, line) in named {
-            let Counts { workloads, fences, states, states_in_recovery } = line.counts;
+            let Counts { workloads, fences, states, states_in_recovery, .. } = line.counts;
             let (violations, seconds) = (line.violations, line.seconds);
             let _ = writeln!(
                 text,
@@ -115,17 +118,18 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All workloads, or those of a group, smallest first.
-pub fn workloads(group: Option<Group>) -> Vec<(Group, Workload)> {
+/// All workloads that a source can see, or those of a group, smallest first.
+pub fn workloads(source: Source, group: Option<Group>) -> Vec<(Group, Workload)> {
     let groups = Group::ALL.into_iter().filter(|each| group.is_none_or(|only| only == *each));
-    groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload))).collect()
+    let all = groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload)));
+    all.filter(|(_, workload)| source == Source::Recorder || !workload.other_thread).collect()
 }
 
 /// Explores until the time is up, and calls `report` a few times a second. `found` is called
 /// immediately for each violation.
 pub fn run(plan: &Plan, report: &mut dyn FnMut(&Progress), found: &(dyn Fn(&Violation) + Sync)) -> Outcome {
     let begun = Instant::now();
-    let mut workloads = workloads(plan.group);
+    let mut workloads = workloads(plan.source, plan.group);
     workloads.rotate_left(plan.first);
     let shared = Shared {
         workloads,
@@ -161,7 +165,7 @@ fn progress(shared: &Shared, begun: Instant) -> Progress {
 }
 
 fn work(plan: &Plan, begun: Instant, shared: &Shared, found: &(dyn Fn(&Violation) + Sync)) {
-    let mut explorer = Explorer::new(plan.effort, plan.seed);
+    let mut explorer = Explorer::new(plan.effort, plan.seed).with_source(plan.source);
     while begun.elapsed() < plan.duration && !shared.ended.load(Relaxed) {
         let index = shared.next.fetch_add(1, Relaxed);
         let (group, workload) = &shared.workloads[index % shared.workloads.len()];
@@ -186,11 +190,13 @@ fn work(plan: &Plan, begun: Instant, shared: &Shared, found: &(dyn Fn(&Violation
 }
 
 /// Explores every injected defect; returns its name and the violation found, if there is one.
-pub fn injected(effort: Effort, seed: u64) -> Vec<(&'static str, Option<Violation>)> {
-    let mut explorer = Explorer::new(effort, seed);
+pub fn injected(source: Source, effort: Effort, seed: u64) -> Vec<(&'static str, Option<Violation>)> {
+    let mut explorer = Explorer::new(effort, seed).with_source(source);
     let mut look = |defect: &'static crate::injected::Defect| {
         let workload = defect.workload.parse().expect("a defect's workload exists");
-        (defect.name, explorer.explore_injected(&workload, Some(defect)).err())
+        let violation = explorer.explore_injected(&workload, Some(defect)).err();
+        // Without a state, the defect could not be injected.
+        (defect.name, violation.filter(|violation| violation.id.contains('@')))
     };
-    DEFECTS.iter().map(&mut look).collect()
+    DEFECTS.iter().filter(|defect| defect.is_visible(source)).map(&mut look).collect()
 }

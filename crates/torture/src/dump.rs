@@ -3,6 +3,7 @@
 use crate::test_thread::TestThread;
 use engine::format::FileKind;
 use engine::{Attributes, Error, Node, SeekWhat};
+use pmem::Memory;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -41,7 +42,7 @@ impl fmt::Display for Unreadable {
 }
 
 /// Reads the whole file system.
-pub fn dump(thread: &TestThread<'_>) -> Result<Tree, Unreadable> {
+pub fn dump<M: Memory>(thread: &TestThread<'_, M>) -> Result<Tree, Unreadable> {
     let mut tree = Tree::default();
     let root = thread.thread.root().map_err(|error| at("/", "root", error))?;
     let done = visit(thread, root, root.number, String::new(), &mut tree);
@@ -53,7 +54,13 @@ fn at(path: &str, what: &str, error: Error) -> Unreadable {
     Unreadable(format!("{path}: {what} fails with {error:?}"))
 }
 
-fn visit(thread: &TestThread<'_>, node: Node, parent: u64, path: String, tree: &mut Tree) -> Result<(), Unreadable> {
+fn visit<M: Memory>(
+    thread: &TestThread<'_, M>,
+    node: Node,
+    parent: u64,
+    path: String,
+    tree: &mut Tree,
+) -> Result<(), Unreadable> {
     let entry = read(thread, node).map_err(|(what, error)| at(&path, what, error))?;
     let is_directory = entry.stat.kind == FileKind::Directory;
     tree.0.insert(path.clone(), entry);
@@ -84,7 +91,11 @@ fn visit(thread: &TestThread<'_>, node: Node, parent: u64, path: String, tree: &
     Ok(())
 }
 
-fn names(thread: &TestThread<'_>, node: Node, path: &str) -> Result<Vec<(Vec<u8>, u64, FileKind)>, Unreadable> {
+fn names<M: Memory>(
+    thread: &TestThread<'_, M>,
+    node: Node,
+    path: &str,
+) -> Result<Vec<(Vec<u8>, u64, FileKind)>, Unreadable> {
     let (mut names, mut last, mut ascending) = (Vec::new(), 0, true);
     let done = thread.thread.read_directory(node, 0, &mut Default::default(), &mut |entry| {
         ascending &= entry.cookie > last;
@@ -98,7 +109,7 @@ fn names(thread: &TestThread<'_>, node: Node, path: &str) -> Result<Vec<(Vec<u8>
 
 type Failed = (&'static str, Error);
 
-fn read(thread: &TestThread<'_>, node: Node) -> Result<TreeEntry, Failed> {
+fn read<M: Memory>(thread: &TestThread<'_, M>, node: Node) -> Result<TreeEntry, Failed> {
     let stat = thread.thread.stat(node).map_err(|error| ("stat", error))?;
     let born_ns = thread.thread.born_ns(node).map_err(|error| ("birth", error))?;
     let content =
@@ -112,7 +123,7 @@ fn read(thread: &TestThread<'_>, node: Node) -> Result<TreeEntry, Failed> {
     Ok(TreeEntry { stat, born_ns, content, target, xattrs: xattrs(thread, node)? })
 }
 
-fn content(thread: &TestThread<'_>, node: Node, size: u64) -> Result<BTreeMap<u64, u32>, Failed> {
+fn content<M: Memory>(thread: &TestThread<'_, M>, node: Node, size: u64) -> Result<BTreeMap<u64, u32>, Failed> {
     let mut content = BTreeMap::new();
     let mut buffer = Vec::new();
     let mut from = 0;
@@ -140,7 +151,7 @@ fn content(thread: &TestThread<'_>, node: Node, size: u64) -> Result<BTreeMap<u6
 }
 
 /// The next data range at or after a block's start.
-fn next_data(thread: &TestThread<'_>, node: Node, from: u64) -> Result<Option<(u64, u64)>, Failed> {
+fn next_data<M: Memory>(thread: &TestThread<'_, M>, node: Node, from: u64) -> Result<Option<(u64, u64)>, Failed> {
     match thread.thread.files().seek(node, from, SeekWhat::Data) {
         Err(Error::NoSuchExtent) => Ok(None),
         Err(error) => Err(("seek for data", error)),
@@ -151,7 +162,7 @@ fn next_data(thread: &TestThread<'_>, node: Node, from: u64) -> Result<Option<(u
     }
 }
 
-fn xattrs(thread: &TestThread<'_>, node: Node) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Failed> {
+fn xattrs<M: Memory>(thread: &TestThread<'_, M>, node: Node) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Failed> {
     let mut names = Vec::new();
     thread
         .thread

@@ -15,12 +15,15 @@
 
 use crate::dump::{Tree, dump};
 use crate::injected::Defect;
-use crate::machine::{Clock, Machine, Watch, Watched};
-use crate::oracle::{CrashPoint, History, same_but_directory_times};
+use crate::instructions;
+use crate::machine::{Clock, Machine, Watched};
+use crate::oracle::{CrashPoint, same_but_directory_times};
+use crate::recording::{self, Recording, Source, failed};
+use crate::stepper::Stepper;
 use crate::test_thread::{TestThread, bytes};
 use crate::workload::Workload;
 use engine::format::FileKind;
-use engine::{AttachOptions, Error, Fs};
+use engine::{AttachOptions, Fs};
 use pmem::{CrashImage, CrashState, Event, Grain, Recorded, StateId, StateIdError};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -77,6 +80,8 @@ pub struct Counts {
     pub states: u64,
     /// States of crashes during recovery.
     pub states_in_recovery: u64,
+    /// Instructions that were traced.
+    pub instructions: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -85,6 +90,7 @@ impl std::ops::AddAssign for Counts {
         self.fences += other.fences;
         self.states += other.states;
         self.states_in_recovery += other.states_in_recovery;
+        self.instructions += other.instructions;
     }
 }
 
@@ -126,20 +132,6 @@ pub fn set_current(what: &str) {
     CURRENT.with_borrow_mut(|current| what.clone_into(current));
 }
 
-/// The recording of a workload: its effects on the memory, and the expected results.
-pub struct Recording {
-    /// The image before.
-    pub initial: Vec<u8>,
-    /// The recorded events.
-    pub log: Vec<Recorded>,
-    /// The trees before and after each operation.
-    pub history: History,
-    /// The result of each operation.
-    pub results: Vec<Result<(), Error>>,
-    /// The image afterwards, as programs see it.
-    pub after: Vec<u8>,
-}
-
 /// Explores workloads one after the other.
 pub struct Explorer {
     clock: &'static Clock,
@@ -149,6 +141,9 @@ pub struct Explorer {
     pub seed: u64,
     /// Counts so far.
     pub counts: Counts,
+    // Of workloads. The events of recoveries are always recorded.
+    source: Source,
+    stepper: Stepper,
     // By length of the image, and by depth.
     machines: HashMap<u64, Vec<Machine>>,
 }
@@ -170,7 +165,20 @@ struct Scene<'s> {
 impl Explorer {
     /// Creates an explorer with its own clock.
     pub fn new(effort: Effort, seed: u64) -> Explorer {
-        Explorer { clock: Clock::leaked(), effort, seed, counts: Counts::default(), machines: HashMap::new() }
+        Explorer {
+            clock: Clock::leaked(),
+            effort,
+            seed,
+            source: Source::default(),
+            counts: Counts::default(),
+            stepper: Stepper::default(),
+            machines: HashMap::new(),
+        }
+    }
+
+    /// This explorer, which sees the events of workloads in another way.
+    pub fn with_source(self, source: Source) -> Explorer {
+        Explorer { source, ..self }
     }
 
     fn machine(&mut self, length: u64, depth: usize) -> &Machine {
@@ -181,16 +189,27 @@ impl Explorer {
     }
 
     /// Runs a workload and records everything. An error if the engine reports its own work as
-    /// damaged.
+    /// damaged, or if what it executes is not what it reports.
     pub fn record(&mut self, workload: &Workload) -> Result<Recording, String> {
-        self.clock.rewind();
-        CURRENT.set(workload.to_string());
-        let clock = self.clock;
+        CURRENT.set(self.id(workload));
+        let (clock, source) = (self.clock, self.source);
+        clock.rewind();
         // A fresh file system; the machine of this depth is used for nothing else.
         let fresh = Machine::new(workload.setup.image_bytes, AttachOptions::default(), clock);
         let live = self.machine(workload.setup.image_bytes, DEPTH);
         live.load(&fresh.bytes());
-        run(live, workload)
+        let recorded = recording::run(live, workload)?;
+        match source {
+            Source::Recorder => Ok(recorded),
+            Source::Instructions => {
+                clock.rewind();
+                instructions::record(&mut self.stepper, &fresh, workload, recorded)
+            }
+        }
+    }
+
+    fn id(&self, workload: &Workload) -> String {
+        format!("{}{workload}", self.source.prefix())
     }
 
     /// Explores a workload; returns the first state that does not pass.
@@ -200,12 +219,13 @@ impl Explorer {
 
     /// Explores a workload with a defect injected into its log.
     pub fn explore_injected(&mut self, workload: &Workload, defect: Option<&Defect>) -> Result<(), Violation> {
-        let id = workload.to_string();
+        let id = self.id(workload);
         let mut recording = self.record(workload).map_err(|what| Violation { id: id.clone(), what })?;
         if let Some(defect) = defect {
             recording.log = defect.inject(&recording).map_err(|what| Violation { id: id.clone(), what })?;
         }
         self.counts.workloads += 1;
+        self.counts.instructions += recording.instructions;
         let Recording { initial, log, history, .. } = &recording;
         // A crash during the first of two operations leaves the same states as a workload with one.
         let from = if defect.is_some() { 0 } else { history.slacks.len() - 1 };
@@ -288,7 +308,9 @@ impl Explorer {
         defect: Option<&Defect>,
         report: &mut dyn FnMut(String),
     ) -> Result<(), NotPassed> {
-        let mut parts = id.split('@');
+        let (source, rest) = Source::split(id);
+        self.source = source;
+        let mut parts = rest.split('@');
         let workload: Workload = parts.next().unwrap_or_default().parse().map_err(NotPassed::Unknown)?;
         let states: Vec<StateId> = parts
             .map(str::parse)
@@ -362,94 +384,6 @@ fn crash_point_of(crash: &CrashImage<'_>) -> CrashPoint {
         None => CrashPoint { returned: 0, begun: false },
         Some((_, mark)) => CrashPoint { returned: mark.div_ceil(2) as usize, begun: mark % 2 == 0 },
     }
-}
-
-fn failed(what: &str) -> impl Fn(Error) -> String + '_ {
-    move |error| format!("{what} fails with {error:?}")
-}
-
-/// Runs a workload on a machine with a fresh image.
-fn run(machine: &Machine, workload: &Workload) -> Result<Recording, String> {
-    let (mut fs, _) = machine.attach().map_err(failed("the first attach"))?;
-    let mut first = {
-        let thread = TestThread::new(&fs).map_err(failed("entering"))?;
-        let done = crate::catalogue::set_up(&thread).and_then(|()| (workload.setup.act)(&thread));
-        done.map_err(failed("the setup"))?;
-        dump(&thread).map_err(|error| error.to_string())?
-    };
-    if workload.setup.cold {
-        fs.detach_last().map_err(failed("the clean detach"))?;
-        fs = machine.attach().map_err(failed("the second attach"))?.0;
-    }
-    let initial = machine.bytes();
-    let watch = &machine.watch;
-    let mut results = Vec::new();
-    let mut trees = Vec::new();
-    let thread = TestThread::new(&fs).map_err(failed("entering"))?;
-    let mut leaves = None;
-    for (index, operation) in workload.operations.iter().enumerate() {
-        let Some(act) = operation.act else {
-            leaves = Some(index as u64);
-            break;
-        };
-        let result = match workload.other_thread && index == 1 {
-            false => watched(watch, index as u64, || act(&thread)),
-            true => elsewhere(&fs, watch, index as u64, act)?,
-        };
-        if let Err(error @ Error::Corrupt(_)) = result {
-            return Err(format!("{} fails with {error:?}", operation.name));
-        }
-        results.push(result);
-        trees.push(dump(&thread).map_err(|error| error.to_string())?);
-    }
-    if let Some(index) = leaves {
-        watch.recorder.start();
-        watch.recorder.mark(2 * index);
-        drop(thread);
-        let left = fs.detach_last();
-        watch.recorder.mark(2 * index + 1);
-        watch.recorder.stop();
-        left.map_err(failed("the clean detach"))?;
-        results.push(Ok(()));
-        let fs = machine.attach().map_err(failed("the second attach"))?.0;
-        let thread = TestThread::new(&fs).map_err(failed("entering"))?;
-        trees.push(dump(&thread).map_err(|error| error.to_string())?);
-    }
-    trees.insert(0, std::mem::take(&mut first));
-    let mut given = workload.setup.slack;
-    let slacks = workload.operations.iter().map(|operation| {
-        let slack = operation.slack.and(given);
-        given = given.and(operation.leaves);
-        slack
-    });
-    let slacks = slacks.collect();
-    let log = watch.recorder.take();
-    Ok(Recording { initial, log, history: History { trees, slacks }, results, after: machine.bytes() })
-}
-
-fn watched(watch: &Watch, index: u64, act: impl FnOnce() -> engine::Result<()>) -> engine::Result<()> {
-    watch.recorder.start();
-    watch.recorder.mark(2 * index);
-    let result = act();
-    watch.recorder.mark(2 * index + 1);
-    watch.recorder.stop();
-    result
-}
-
-/// Runs a step in another thread, with its own slot.
-fn elsewhere(
-    fs: &Fs<Watched>,
-    watch: &Watch,
-    index: u64,
-    act: crate::catalogue::Act,
-) -> Result<engine::Result<()>, String> {
-    std::thread::scope(|scope| {
-        let done = scope.spawn(|| {
-            let thread = TestThread::new(fs).map_err(failed("entering"))?;
-            Ok(watched(watch, index, || act(&thread)))
-        });
-        done.join().unwrap_or_else(|_| Err("the other thread panicked".to_owned()))
-    })
 }
 
 /// Recovers the machine's image and checks it. Returns the tree if it passes, and the recovery's

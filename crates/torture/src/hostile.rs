@@ -87,7 +87,7 @@ impl Default for Arena {
                 let (fs, _) = machine.attach().expect("a fresh image");
                 {
                     let thread = TestThread::new(&fs).expect("a thread slot");
-                    set_up(&thread).and_then(|()| (setup.act)(&thread)).expect("a prepared image");
+                    set_up(&thread).and_then(|()| setup.act.run(&thread)).expect("a prepared image");
                 }
                 if clean {
                     fs.detach_last().expect("a clean detach");
@@ -130,7 +130,7 @@ impl Arena {
         self.counts.attached += 1;
         if let Ok(thread) = TestThread::new(&fs) {
             for act in OPERATIONS.iter().filter_map(|operation| operation.act) {
-                match act(&thread) {
+                match act.run(&thread) {
                     Ok(()) => self.counts.worked += 1,
                     Err(error) => {
                         let damaged = matches!(error, Error::Corrupt(_));

@@ -2,8 +2,8 @@
 //! into the recorded log of a workload, as if the engine had omitted a flush, a fence or a field,
 //! or had taken steps in another order. Programs that use the engine pay nothing for it.
 
-use crate::explore::Recording;
 use crate::line_kinds::{LineKind, Map};
+use crate::recording::{Recording, Source};
 use engine::format::JournalRecord;
 use pmem::{Event, Recorded};
 
@@ -105,6 +105,12 @@ pub const DEFECTS: &[Defect] = &[
 ];
 
 impl Defect {
+    /// Whether the defect can be injected into a log of this source. By instructions, the edges of
+    /// a copy are ordinary stores and flushes among others.
+    pub fn is_visible(&self, source: Source) -> bool {
+        source == Source::Recorder || !matches!(self.mutation, UnflushedEdges)
+    }
+
     /// The log with the defect; an error if it has no event that the defect would change.
     pub fn inject(&self, recording: &Recording) -> Result<Vec<Recorded>, String> {
         let map = Map::new(&[&recording.initial, &recording.after]);
@@ -113,7 +119,7 @@ impl Defect {
             Unflushed(kind) => {
                 log.iter().flat_map(|event| unflushed(event, &|offset| map.kind(offset) == kind)).collect()
             }
-            FirstLineOnly(kind) => log.iter().map(|event| first_line_only(event, &map, kind)).collect(),
+            FirstLineOnly(kind) => first_lines_only(log, &map, kind),
             UnflushedEdges => log.iter().flat_map(without_edges).collect(),
             Unwritten(kind) => log.iter().filter(|event| !stores_to(event, &map, kind)).cloned().collect(),
             TooEarly(kind) => too_early(log, &map, kind)?,
@@ -148,13 +154,21 @@ fn unflushed(event: &Recorded, hit: &dyn Fn(u64) -> bool) -> Vec<Recorded> {
     }
 }
 
-fn first_line_only(event: &Recorded, map: &Map, kind: LineKind) -> Recorded {
-    match &event.event {
+/// Without the later lines of each flush, which may be an event for each line.
+fn first_lines_only(log: &[Recorded], map: &Map, kind: LineKind) -> Vec<Recorded> {
+    let mut next = None;
+    let kept = log.iter().filter_map(|event| match &event.event {
         Event::Flush { offset, length } if map.kind(*offset) == kind => {
-            like(event, Event::Flush { offset: *offset, length: (*length).min(LINE_BYTES - offset % LINE_BYTES) })
+            let first = (*length).min(LINE_BYTES - offset % LINE_BYTES);
+            let is_later = next.replace(offset + length) == Some(*offset);
+            (!is_later).then(|| like(event, Event::Flush { offset: *offset, length: first }))
         }
-        _ => event.clone(),
-    }
+        _ => {
+            next = None;
+            Some(event.clone())
+        }
+    });
+    kept.collect()
 }
 
 /// A streaming store whose edges are ordinary, unflushed stores.

@@ -168,7 +168,8 @@ impl Machine {
         unsafe { Region::new(self.mapping.address(), self.mapping.length(), Arc::clone(&self.watch)) }
     }
 
-    fn unwatched(&self) -> Region<Direct> {
+    /// The image as a region that nothing observes.
+    pub fn unwatched(&self) -> Region<Direct> {
         // SAFETY: as in `region`.
         unsafe { Region::new(self.mapping.address(), self.mapping.length(), Direct) }
     }
@@ -210,11 +211,20 @@ impl Machine {
 
     /// Attaches with a DRAM region that is all zero, as after a restart of the machine.
     pub fn attach(&self) -> Result<(Fs<Watched>, RecoveryReport), Error> {
+        self.attach_to(self.region())
+    }
+
+    /// [`Machine::attach`] without an observer: the engine as programs use it on persistent memory.
+    pub fn attach_unwatched(&self) -> Result<(Fs<Direct>, RecoveryReport), Error> {
+        self.attach_to(self.unwatched())
+    }
+
+    fn attach_to<M: Memory>(&self, image: Region<M>) -> Result<(Fs<M>, RecoveryReport), Error> {
         self.clear_dram();
         // SAFETY: the mapping lives as long as this machine, which outlives every file system that
         // this crate attaches.
         let dram = unsafe { Region::new(self.dram.address(), self.dram.length(), Direct) };
-        Fs::attach_first(self.region(), dram, self.clock, engine::Liveness::alone(), &self.options)?.finish()
+        Fs::attach_first(image, dram, self.clock, engine::Liveness::alone(), &self.options)?.finish()
     }
 
     /// Zeroes the used parts only: areas begin at huge pages, and most thread slots, cachelets and

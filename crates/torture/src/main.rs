@@ -15,13 +15,14 @@ use torture::campaign;
 use torture::explore::{self, Effort, Explorer, NotPassed, Violation};
 use torture::hostile::{self, Arena};
 use torture::injected::DEFECTS;
+use torture::recording::Source;
 use torture::storm;
 use torture::workload::Group;
 
 /// Runs fault tests: power failures at every point of every operation, killed processes, racing
 /// threads, random calls, and changed images.
 ///
-/// Four tenths of the time are for crashes, two for kills, one for each of the others. The exit
+/// Three tenths of the time are for crashes, two for kills, one for each of the others. The exit
 /// status is 0 without violations, 1 with violations, 2 if the tests could not run.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = false)]
@@ -40,17 +41,18 @@ struct Run {
     /// Random seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// For crashes: worker threads [default: 1].
+    /// For crashes and instructions: worker threads [default: 1].
     #[arg(long)]
     threads: Option<usize>,
-    /// Run only one part. Crashes, or of these singles, setups, pages, pairs or threads; kills
+    /// Run only one part. Crashes, or of these singles, setups, pages, pairs or threads;
+    /// instructions (crashes with the stores and flushes that the processor executes); kills
     /// (killed processes on the library, a mount and `directfs run`); races (concurrent threads);
     /// model (random calls compared with a model of POSIX); hostile (images with changed words);
     /// journal (crashes of the disk under commits and checkpoints).
     #[arg(long, value_name = "PART", value_parser = Part::parse)]
     only: Option<Part>,
-    /// For crashes: begin with this workload (`torture list` lists them) and run those before it at
-    /// the end of the round. This continues an earlier run.
+    /// For crashes and instructions: begin with this workload (`torture list` lists them) and run
+    /// those before it at the end of the round. This continues an earlier run.
     #[arg(long, value_name = "WORKLOAD")]
     from: Option<String>,
     /// For kills: the directfs program. By default the one next to this program; without one, only
@@ -172,7 +174,8 @@ fn hostile_case(id: &str) -> Option<Vec<u8>> {
 }
 
 fn find_injected() -> ExitCode {
-    let found = campaign::injected(Effort::FULL, 1);
+    let sources = [Source::Recorder, Source::Instructions];
+    let found: Vec<_> = sources.iter().flat_map(|source| campaign::injected(*source, Effort::FULL, 1)).collect();
     for (name, violation) in &found {
         match violation {
             Some(Violation { id, .. }) => println!("found   {name:<60} {id:.60}"),
@@ -191,9 +194,10 @@ fn run(run: &Run) -> Result<ExitCode> {
         None => Part::ALL.map(|(part, tenths)| (part, duration * tenths / 10)).to_vec(),
     };
     let has = |part: Part| planned.iter().any(|(planned, _)| planned.name() == part.name());
-    let crashes = has(Part::Crashes(None));
-    ensure!(crashes || run.from.is_none(), "--from requires the crashes part; remove it or change --only");
-    ensure!(crashes || run.threads.is_none(), "--threads requires the crashes part; remove it or change --only");
+    let crashes = has(Part::Crashes(None)) || has(Part::Instructions);
+    let needed = "requires the part crashes or instructions; remove it or change --only";
+    ensure!(crashes || run.from.is_none(), "--from {needed}");
+    ensure!(crashes || run.threads.is_none(), "--threads {needed}");
     ensure!(
         has(Part::Kills) || run.directfs.is_none(),
         "--directfs requires the kills part; remove it or change --only"

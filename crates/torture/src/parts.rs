@@ -16,6 +16,8 @@ use torture::explore::{self, Effort};
 use torture::hostile::{self, Arena};
 use torture::model::{self, World};
 use torture::races::{Races, races};
+use torture::recording::Source;
+use torture::stepper::Stepper;
 use torture::storm::{self, AccessMethod};
 use torture::workload::Group;
 
@@ -34,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub enum Part {
     /// Crashes: all, or a group.
     Crashes(Option<Group>),
+    /// Crashes, with the events of the executed instructions.
+    Instructions,
     /// Processes that are killed.
     Kills,
     /// Concurrent threads.
@@ -48,8 +52,9 @@ pub enum Part {
 
 impl Part {
     /// All parts, each with its tenths of a run's time.
-    pub const ALL: [(Part, u32); 6] = [
-        (Part::Crashes(None), 4),
+    pub const ALL: [(Part, u32); 7] = [
+        (Part::Crashes(None), 3),
+        (Part::Instructions, 1),
         (Part::Kills, 2),
         (Part::Races, 1),
         (Part::Model, 1),
@@ -64,7 +69,7 @@ impl Part {
         }
         let known = Group::ALL.into_iter().find(|group| format!("{group:?}").eq_ignore_ascii_case(name));
         known.map(|group| Part::Crashes(Some(group))).ok_or_else(|| {
-            "the parts are crashes (or of these singles, setups, pages, pairs or threads), kills, races, model, hostile and journal".to_owned()
+            "the parts are crashes (or of these singles, setups, pages, pairs or threads), instructions, kills, races, model, hostile and journal".to_owned()
         })
     }
 
@@ -72,6 +77,7 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Part::Crashes(_) => "crashes",
+            Part::Instructions => "instructions",
             Part::Kills => "kills",
             Part::Races => "races",
             Part::Model => "model",
@@ -84,7 +90,11 @@ impl Part {
     pub fn run(self, run: &Run, duration: Duration, live: &mut Live) -> Result<PartReport> {
         let mut report = |what: &str| live.print(self.name(), what);
         match self {
-            Part::Crashes(group) => crashes(run, group, duration, &mut report),
+            Part::Crashes(group) => crashes(run, Source::Recorder, group, duration, &mut report),
+            Part::Instructions => {
+                Stepper::default().check_permitted().map_err(anyhow::Error::msg)?;
+                crashes(run, Source::Instructions, None, duration, &mut report)
+            }
             Part::Kills => kills(run, duration, &mut report),
             Part::Races => race(duration, run.seed, RACERS, &mut report),
             Part::Model => compare_with_model(run.seed, duration, &mut report),
@@ -110,16 +120,26 @@ fn violation(what: &dyn std::fmt::Display) {
     eprintln!("\nVIOLATION {what}");
 }
 
-fn crashes(run: &Run, group: Option<Group>, duration: Duration, report: Report<'_>) -> Result<PartReport> {
-    let first = match &run.from {
+fn crashes(
+    run: &Run,
+    source: Source,
+    group: Option<Group>,
+    duration: Duration,
+    report: Report<'_>,
+) -> Result<PartReport> {
+    // A second thread is not traced: its workload runs in one.
+    let from = run.from.clone().map(|name| if source == Source::Instructions { name.replace('!', "") } else { name });
+    let first = match from {
         None => 0,
-        Some(name) => match campaign::workloads(group).iter().position(|(_, workload)| workload.to_string() == *name) {
-            None => bail!("--from {name}: unknown workload in this part; `torture list` lists all"),
-            Some(first) => first,
-        },
+        Some(name) => {
+            match campaign::workloads(source, group).iter().position(|(_, workload)| workload.to_string() == name) {
+                None => bail!("--from {name}: unknown workload in this part; `torture list` lists all"),
+                Some(first) => first,
+            }
+        }
     };
     let threads = run.threads.unwrap_or(1);
-    let plan = Plan { duration, seed: run.seed, threads, effort: Effort::FULL, group, first };
+    let plan = Plan { duration, seed: run.seed, threads, effort: Effort::FULL, source, group, first };
     let outcome = campaign::run(&plan, &mut |progress| report(&how_far(progress)), &|what| violation(what));
     let lines = outcome.lines.iter().map(|(group, line)| Ok((group.name().to_owned(), to_value(line)?)));
     let groups: Map<_, _> = lines.collect::<Result<_>>()?;
@@ -128,7 +148,11 @@ fn crashes(run: &Run, group: Option<Group>, duration: Duration, report: Report<'
     let json = json!({
         "threads": threads, "rounds": outcome.rounds, "groups": groups, "total": outcome.total(), "violations": violations,
     });
-    Ok(PartReport { json, text: outcome.table(), violations: outcome.violations.len() })
+    let mut text = outcome.table();
+    if source == Source::Instructions {
+        text += &format!("{} instructions traced\n", outcome.total().counts.instructions);
+    }
+    Ok(PartReport { json, text, violations: outcome.violations.len() })
 }
 
 fn how_far(progress: &Progress) -> String {

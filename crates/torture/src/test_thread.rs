@@ -3,18 +3,40 @@
 use crate::machine::Watched;
 use engine::format::FileKind;
 use engine::{Attributes, Error, Fs, NewNode, Node, RenameFlags, Result, Thread};
+use pmem::Memory;
 use std::cell::RefCell;
 
 /// A thread inside the file system, and the files that it keeps open.
-pub struct TestThread<'f> {
+pub struct TestThread<'f, M: Memory = Watched> {
     /// The thread.
-    pub thread: Thread<'f, Watched>,
+    pub thread: Thread<'f, M>,
     open: RefCell<Vec<Node>>,
 }
 
-/// Bytes to write: no zeros, and different for every seed.
+/// Bytes until the content of files repeats itself.
+const PERIOD_BYTES: usize = 7 * 255;
+
+/// Two periods: those of each seed begin at another place of the first.
+static PATTERN: [u8; 2 * PERIOD_BYTES] = {
+    let mut pattern = [0; 2 * PERIOD_BYTES];
+    let mut at = 0;
+    while at < pattern.len() {
+        pattern[at] = ((at / 7 + at * 13) % 255) as u8 + 1;
+        at += 1;
+    }
+    pattern
+};
+
+/// Bytes to write: no zeros, and different for every seed up to 255. They are copied, which takes
+/// few instructions where each one is traced.
 pub fn bytes(length: u64, seed: u64) -> Vec<u8> {
-    (0..length).map(|at| ((at / 7 + at * 13 + seed * 101) % 255) as u8 + 1).collect()
+    let start = (seed % 255 * 148 % 255 * 7) as usize;
+    let period = &PATTERN[start..start + PERIOD_BYTES];
+    let mut bytes = Vec::with_capacity(length as usize);
+    while bytes.len() < length as usize {
+        bytes.extend_from_slice(&period[..PERIOD_BYTES.min(length as usize - bytes.len())]);
+    }
+    bytes
 }
 
 /// Create arguments with the same attributes everywhere.
@@ -27,9 +49,9 @@ fn permit(_: &Attributes) -> Result<()> {
     Ok(())
 }
 
-impl<'f> TestThread<'f> {
+impl<'f, M: Memory> TestThread<'f, M> {
     /// Enters the file system.
-    pub fn new(fs: &'f Fs<Watched>) -> Result<TestThread<'f>> {
+    pub fn new(fs: &'f Fs<M>) -> Result<TestThread<'f, M>> {
         Ok(TestThread { thread: fs.enter()?, open: RefCell::default() })
     }
 

@@ -4,6 +4,7 @@ use torture::campaign;
 use torture::catalogue::{OPERATIONS, SETUPS};
 use torture::explore::{Effort, Explorer, NotPassed};
 use torture::injected::DEFECTS;
+use torture::recording::Source;
 use torture::workload::{Group, Workload};
 
 const SEED: u64 = 7;
@@ -41,7 +42,7 @@ fn crashes_during_second_operations() {
 
 #[test]
 fn every_injected_defect_is_found() {
-    let missed: Vec<_> = campaign::injected(Effort::FULL, SEED)
+    let missed: Vec<_> = campaign::injected(Source::Recorder, Effort::FULL, SEED)
         .into_iter()
         .filter_map(|(name, violation)| if violation.is_none() { Some(name) } else { None })
         .collect();

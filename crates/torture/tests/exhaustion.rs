@@ -172,7 +172,7 @@ fn set_up_image(fs: &Fs<Watched>, setup: &str) -> engine::Result<()> {
     let thread = TestThread::new(fs)?;
     set_up(&thread)?;
     let setup = SETUPS.iter().find(|each| each.name == setup).expect("a setup");
-    (setup.act)(&thread)
+    setup.act.run(&thread)
 }
 
 /// Whether an operation is refused on a file system with free resources.
@@ -181,7 +181,7 @@ fn refused_anyway(machine: &Machine, empty: &[u8], operation: &Operation) -> boo
     let (fs, _) = machine.attach().expect("a fresh image");
     set_up_image(&fs, setup(operation)).expect("a prepared image");
     let thread = TestThread::new(&fs).expect("a slot");
-    operation.act.expect("an operation")(&thread).is_err()
+    operation.act.expect("an operation").run(&thread).is_err()
 }
 
 fn space(thread: &TestThread<'_>) -> (u64, u64) {
@@ -213,14 +213,14 @@ fn try_with(
     let thread = TestThread::new(&fs).expect("a slot");
     let before = tree(&thread)?;
     let hoard = (shortage.fill)(&thread, left);
-    let result = act(&thread);
+    let result = act.run(&thread);
     if let Err(error) = result {
         if !shortage.says.contains(&error) {
             return Err(format!("is refused with {error:?}"));
         }
         // The first refusal may have turned a block into room for names.
         let room = space(&thread);
-        if (0..3).any(|_| act(&thread) != Err(error)) {
+        if (0..3).any(|_| act.run(&thread) != Err(error)) {
             return Err("a retry is refused with another error".to_owned());
         }
         if space(&thread) != room && !operation.slack.parts {
@@ -228,7 +228,7 @@ fn try_with(
         }
         hoard.give_back(&thread);
         same(operation, &before, &tree(&thread)?)?;
-        act(&thread).map_err(|error| format!("is refused with {error:?} although space was freed"))?;
+        act.run(&thread).map_err(|error| format!("is refused with {error:?} although space was freed"))?;
     }
     drop(thread);
     fs.detach_last().map_err(|error| format!("the detach fails with {error:?}"))?;

@@ -78,7 +78,7 @@ fn an_image_that_may_only_be_read_serves_every_read_and_refuses_every_change() {
         {
             let thread = TestThread::new(image.fs()).expect("a slot");
             for operation in operations() {
-                match operation.act.expect("an operation")(&thread) {
+                match operation.act.expect("an operation").run(&thread) {
                     Err(Error::ReadOnly) => {}
                     // Operations that change nothing, or that are refused anyway.
                     other => assert!(
@@ -120,7 +120,7 @@ fn a_clock_that_goes_backwards_or_is_far_off_loses_nothing() {
             clock.set(now_ns, tick_ns);
             let (fs, _) = machine.attach().expect("attaches");
             let thread = TestThread::new(&fs).expect("a slot");
-            let result = act(&thread);
+            let result = act.run(&thread);
             clock.rewind();
             // A crash would lose lazily persisted changes.
             thread.thread.sync_all().expect("written back");
@@ -135,7 +135,7 @@ fn a_clock_that_goes_backwards_or_is_far_off_loses_nothing() {
             let differing: Vec<_> = before.0.keys().chain(after.0.keys()).filter(differs).collect();
             assert!(differing.is_empty(), "{name}, {}: {differing:?} differ after a crash", operation.name);
             clock.set(now_ns, tick_ns);
-            let again = act(&TestThread::new(&fs).expect("a slot"));
+            let again = act.run(&TestThread::new(&fs).expect("a slot"));
             assert!(result.is_ok() || again == result, "{name}, {}: {result:?}, then {again:?}", operation.name);
             fs.detach_last().expect("left");
             let report = machine.check(Some(true));
