@@ -30,7 +30,7 @@ pub fn explain(error: anyhow::Error) -> anyhow::Error {
             units::size(*length),
             units::size(*least)
         ),
-        _ => explain_large_file(error),
+        _ => explain_limit(error),
     }
 }
 
@@ -48,16 +48,25 @@ fn mapping_error(error: &anyhow::Error) -> Option<&MapError> {
     }
 }
 
-/// Names what limits the size of files.
-fn explain_large_file(error: anyhow::Error) -> anyhow::Error {
-    let is_cause = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.raw_os_error() == Some(libc::EFBIG))
+/// Names the limit behind the kernel's error: on open files, or on the size of files.
+fn explain_limit(error: anyhow::Error) -> anyhow::Error {
+    let is_cause = |errno| {
+        let is_it = |cause: &(dyn std::error::Error + 'static)| {
+            cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(errno)
+                || cause.downcast_ref::<rustix::io::Errno>().map(|errno| errno.raw_os_error()) == Some(errno)
+        };
+        error.chain().any(is_it)
     };
-    if !error.chain().any(is_cause) {
+    let limit = |resource| rustix::process::getrlimit(resource).current;
+    if is_cause(libc::EMFILE) && !matches!(image_error(&error), Some(ImageError::NoDescriptors { .. })) {
+        let limit = limit(rustix::process::Resource::Nofile).unwrap_or(u64::MAX);
+        return error
+            .context(format!("a process may have only {limit} open files here: raise that limit (ulimit -n 1024)"));
+    }
+    if !is_cause(libc::EFBIG) {
         return error;
     }
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
-    match limit.current {
+    match limit(rustix::process::Resource::Fsize) {
         Some(_) => error.context("the limit on file sizes is too low for an image; raise it (ulimit -f unlimited)"),
         None => {
             error.context("its file system holds no file of that size; choose a smaller one, or another file system")

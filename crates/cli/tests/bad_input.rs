@@ -7,6 +7,7 @@ use image::{Image, OpenImage};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use support::{directfs, image_in, scratch, stderr};
 
 /// Offsets of superblock fields (docs/format.md).
@@ -391,6 +392,38 @@ fn a_file_system_that_holds_no_such_file_is_named_as_the_limit() {
     let output = directfs(&["resize", image.to_str().unwrap(), "999T"]);
     let said = stderr(&output);
     assert!(!output.status.success() && !said.contains("ulimit"), "{said}");
+}
+
+#[test]
+fn a_low_limit_on_open_files_is_named_by_every_command() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let mut refused = 0;
+    for command in [
+        "info $0",
+        "fsck -n $0",
+        "stats $0",
+        "export $0",
+        "snapshot $0 $0.$limit",
+        "import $0",
+        "run --image $0 -- true",
+        "mkfs $0.new --size 8M --from $1 --force",
+    ] {
+        // From a limit with which nothing works to one with which all does.
+        for limit in (4..=40).step_by(2) {
+            let script = format!("limit={limit}; ulimit -n $limit; exec $2 {command}");
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script]).args([&image, &tree]).arg(env!("CARGO_BIN_EXE_directfs")).stdin(Stdio::null());
+            let output = shell.output().unwrap();
+            let said = stderr(&output);
+            assert!(output.status.success() || said.contains("ulimit -n"), "{limit}: {command}: {said}");
+            assert!(!said.contains("permission"), "{limit}: {command}: {said}");
+            refused += i32::from(!output.status.success());
+        }
+    }
+    assert!(refused > 8, "{refused}");
 }
 
 #[test]

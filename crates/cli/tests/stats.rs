@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 use support::program::{Program, has_python};
 use support::terminal::Terminal;
 use support::{can_mount, directfs, image_in, mount, scratch, stderr, stdout, unmount};
@@ -128,6 +129,36 @@ fn an_image_has_one_series_however_it_is_named() {
     let mut relative = std::process::Command::new(env!("CARGO_BIN_EXE_directfs"));
     let relative = relative.args(["stats", "./image", "--prometheus"]).current_dir(directory.path()).output().unwrap();
     assert_eq!(stdout(&relative), absolute);
+}
+
+#[test]
+fn prometheus_reads_the_figures_and_knows_the_alerts() {
+    let promtool = |arguments: &[&str], text: &[u8]| {
+        let mut command = std::process::Command::new("promtool");
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().ok()?;
+        child.stdin.take().unwrap().write_all(text).unwrap();
+        Some(child.wait_with_output().unwrap())
+    };
+    if promtool(&["--version"], b"").is_none() {
+        return eprintln!("\n*** SKIPPED: the figures for Prometheus: promtool is not on this machine ***\n");
+    }
+    let directory = scratch();
+    // A name that has to be quoted in a label.
+    let image = directory.path().join("an \"image\" \\ of\ntwo lines");
+    let made = directfs(&["mkfs", image.to_str().unwrap(), "--size", "16M"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let figures = directfs(&["stats", image.to_str().unwrap(), "--prometheus"]).stdout;
+    let checked = promtool(&["check", "metrics"], &figures).unwrap();
+    assert!(checked.status.success(), "{}{}", stdout(&checked), stderr(&checked));
+    let broken = promtool(&["check", "metrics"], &figures[..figures.len() - 3]).unwrap();
+    assert!(!broken.status.success(), "what is cut off is found");
+    let monitoring = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("packaging/monitoring");
+    let [alerts, story] = ["alerts.yml", "alerts_test.yml"].map(|name| monitoring.join(name));
+    let checked = promtool(&["check", "rules", alerts.to_str().unwrap()], b"").unwrap();
+    assert!(checked.status.success(), "{}{}", stdout(&checked), stderr(&checked));
+    let tested = promtool(&["test", "rules", story.to_str().unwrap()], b"").unwrap();
+    assert!(tested.status.success(), "{}{}", stdout(&tested), stderr(&tested));
 }
 
 #[test]

@@ -3,12 +3,13 @@
 mod support;
 
 use rustix::fs::XattrFlags;
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use support::killing::killed_at;
+use support::terminal::Terminal;
 use support::{directfs, scratch, stderr, stdout};
 
 const MIB: u64 = 1 << 20;
@@ -538,4 +539,26 @@ fn an_interrupted_or_killed_import_leaves_the_image_as_it_was() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(run_in(&image, "ls -A -d .d* 2> /dev/null; cat file"), "content\n", "all leftovers are gone");
     is_sound(&image);
+}
+
+#[test]
+fn an_export_shows_files_bytes_rate_and_the_time_that_is_left() {
+    let directory = scratch();
+    let image = image_in(directory.path(), "image");
+    // A second name and a hole have no bytes of their own.
+    run_in(&image, "head -c 8388608 /dev/zero | tr '\\0' x >file; ln file second; truncate -s 1G hole");
+    let pipe = directory.path().join("pipe");
+    done("mkfifo \"$1\"", &[&pipe]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$directfs\" export \"$1\" >\"$2\"", "sh"]).args([&image, &pipe]);
+    let mut terminal = Terminal::start(command.env("directfs", env!("CARGO_BIN_EXE_directfs")), 100, 10);
+    let mut archive = File::open(&pipe).unwrap();
+    // It goes on when the pipe is read.
+    archive.read_exact(&mut vec![0; 4 << 20]).unwrap();
+    terminal.wait_for("how far it is", |terminal| {
+        let shown = terminal.lines().join("\n");
+        ["files, ", " MiB of 8 MiB, ", "/s, ", " left"].iter().all(|part| shown.contains(part))
+    });
+    std::io::copy(&mut archive, &mut std::io::sink()).unwrap();
+    assert!(terminal.end().success(), "{:?}", terminal.lines());
 }

@@ -62,9 +62,19 @@ pub enum Of {
     Steps(u64),
 }
 
+impl Of {
+    fn with_total(self, total: u64) -> Of {
+        match self {
+            Of::Bytes(_) => Of::Bytes(total),
+            Of::Steps(_) => Of::Steps(total),
+        }
+    }
+}
+
 /// Progress of one piece of work: a bar on a terminal, otherwise a line at the start.
 pub struct Progress {
     bar: ProgressBar,
+    of: Of,
     files: Arc<AtomicU64>,
     /// Shows the bar after a while, also if the work reports no step: ended by the end of the
     /// channel.
@@ -85,27 +95,25 @@ impl Progress {
         let (Of::Bytes(total) | Of::Steps(total)) = of;
         let bar = ProgressBar::with_draw_target((total > 0).then_some(total), ProgressDrawTarget::hidden());
         let files = Arc::new(AtomicU64::new(0));
-        let template = match total {
-            0 => "{spinner} {msg}  {figures}",
-            _ => "{msg}  {wide_bar:.dim}  {figures}",
-        };
-        let counted = Arc::clone(&files);
-        let figures = move |state: &ProgressState, text: &mut dyn std::fmt::Write| {
-            let figures = Figures {
-                of,
-                files: counted.load(Ordering::Relaxed),
-                done: state.pos(),
-                per_second: state.per_sec(),
-                left: state.eta(),
-                elapsed: state.elapsed(),
-            };
-            let _ = text.write_str(&figures.text());
-        };
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.set_style(style.with_key("figures", figures));
+        bar.set_style(style(of, &files));
         bar.set_message(what.to_owned());
         let shower = std::io::stderr().is_terminal().then(|| show_later(bar.clone()));
-        Progress { bar, files, shower }
+        Progress { bar, of, files, shower }
+    }
+
+    /// Whether there is a terminal.
+    pub fn is_shown(&self) -> bool {
+        self.shower.is_some()
+    }
+
+    /// Sets how much work there is, if that becomes known on the way.
+    pub fn total(&mut self, total: u64) {
+        let of = self.of.with_total(total);
+        if total > 0 && of != self.of {
+            self.of = of;
+            self.bar.set_length(total);
+            self.bar.set_style(style(of, &self.files));
+        }
     }
 
     /// Starts another part of the work.
@@ -130,6 +138,28 @@ impl Progress {
     pub fn files(&mut self, count: u64) {
         self.files.store(count, Ordering::Relaxed);
     }
+}
+
+/// A bar where the total is known, with figures behind it.
+fn style(of: Of, files: &Arc<AtomicU64>) -> ProgressStyle {
+    let template = match of {
+        Of::Bytes(0) | Of::Steps(0) => "{spinner} {msg}  {figures}",
+        _ => "{msg}  {wide_bar:.dim}  {figures}",
+    };
+    let files = Arc::clone(files);
+    let figures = move |state: &ProgressState, text: &mut dyn std::fmt::Write| {
+        let figures = Figures {
+            of,
+            files: files.load(Ordering::Relaxed),
+            done: state.pos(),
+            per_second: state.per_sec(),
+            left: state.eta(),
+            elapsed: state.elapsed(),
+        };
+        let _ = text.write_str(&figures.text());
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.with_key("figures", figures)
 }
 
 /// What is shown beside a bar.

@@ -203,6 +203,7 @@ fn errno_of_image(error: &ImageError) -> i32 {
         ImageError::Truncated { .. } | ImageError::MemoryError { .. } => libc::EIO,
         ImageError::Stale { source, .. }
         | ImageError::NoShared { source, .. }
+        | ImageError::NoDescriptors { source, .. }
         | ImageError::Lock { source, .. }
         | ImageError::File { source, .. } => of(source),
         ImageError::Engine { source, .. } => source.errno(),

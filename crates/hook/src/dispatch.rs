@@ -14,7 +14,7 @@ use crate::calls::mapping::missing;
 use crate::context::{self, Context};
 #[cfg(feature = "loader")]
 use crate::process::own_program;
-use crate::process::{attach, exec, processes};
+use crate::process::{attach, exec, processes, working_directory};
 use crate::signals::{self, faults};
 use crate::{call_counts, failed_image, profile, server, stack};
 use posix::Errno;
@@ -86,7 +86,13 @@ fn serve_call(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict
 fn serve_recorded(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     if let Some(profile) = profile::get() {
         context.skip(0);
-        return profile.record(frame, || serve_unrecorded(frame, context, handler));
+        let began = profile::now();
+        let verdict = serve_unrecorded(frame, context, handler);
+        let ticks = profile::now().saturating_sub(began);
+        if verdict.next == Next::Done {
+            profile.record(frame, ticks, |fd, into| working_directory::copy_path(context, fd, into));
+        }
+        return verdict;
     }
     context.skip(u8::MAX);
     let began_ns = monotonic_ns();

@@ -6,7 +6,7 @@
 //!   each only grows while the programs run.
 //! - The length of a path is stored after its bytes. Until then they are not read.
 
-use crate::abi::entry::{Frame, Next, Verdict};
+use crate::abi::entry::Frame;
 use crate::abi::{sys, user_memory};
 use crate::routes::{NUMBERS, Route};
 use core::arch::x86_64::_rdtsc;
@@ -40,7 +40,7 @@ pub struct PathRecord {
     pub length: AtomicU64,
     /// All calls with it.
     pub total: Total,
-    /// The path, as the program named it.
+    /// The path: from the root, if it leads into the image from there.
     pub bytes: [AtomicU64; PATH_BYTES / 8],
 }
 
@@ -81,28 +81,31 @@ pub fn get() -> Option<&'static Profile> {
 }
 
 impl Profile {
-    /// Makes a call, and records it if the image serves it.
-    #[cold]
-    #[inline(never)]
-    pub fn record(&self, frame: &Frame, make: impl FnOnce() -> Verdict) -> Verdict {
-        let began = now();
-        let verdict = make();
-        let ticks = now().saturating_sub(began);
+    /// Records a call that the image served. `directory` writes the path of the directory from
+    /// which a relative path starts, which a descriptor names or is the working directory, and
+    /// returns its length, unless it lies outside of the image.
+    pub fn record(
+        &self,
+        frame: &Frame,
+        ticks: u64,
+        directory: impl FnOnce(Option<u32>, &mut [u8; PATH_BYTES]) -> Option<usize>,
+    ) {
         let number = frame.number as u32 as usize;
-        if let Some(total) = self.calls.get(number).filter(|_| verdict.next == Next::Done) {
-            total.add(ticks);
-            self.record_path(frame, number, ticks);
-        }
-        verdict
-    }
-
-    fn record_path(&self, frame: &Frame, number: usize, ticks: u64) {
-        let Some(argument) = path_argument(crate::call_table::route(number as u64)) else { return };
+        let Some(total) = self.calls.get(number) else { return };
+        total.add(ticks);
+        let Some((from, argument)) = path_argument(crate::call_table::route(number as u64)) else { return };
         let mut bytes = [0; PATH_BYTES];
-        let record = match user_memory::copy_string(frame.arguments()[argument], &mut bytes) {
+        let arguments = frame.arguments();
+        let record = match user_memory::copy_string(arguments[argument], &mut bytes) {
             // The call is about a descriptor.
             Ok(0) | Err(Errno(libc::EFAULT)) => return,
-            Ok(length) => self.path(&bytes, length),
+            Ok(length) if bytes[0] == b'/' => self.path(&bytes, length),
+            Ok(length) => {
+                let fd = from.map(|from| arguments[from] as i32).filter(|fd| *fd != libc::AT_FDCWD);
+                let mut whole = [0; PATH_BYTES];
+                let start = directory(fd.map(|fd| fd as u32), &mut whole);
+                join(&mut whole, start, &bytes[..length]).and_then(|length| self.path(&whole, length))
+            }
             Err(_) => None,
         };
         match record {
@@ -154,12 +157,27 @@ pub fn now() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// The argument with a call's (first) path.
-fn path_argument(route: Route) -> Option<usize> {
+/// Adds a path to that of a directory; without one it stays as it is. `None`: it is too long.
+fn join(whole: &mut [u8; PATH_BYTES], directory: Option<usize>, mut path: &[u8]) -> Option<usize> {
+    let mut length = directory.unwrap_or(0);
+    while directory.is_some() && (path.starts_with(b"./") || path == b".") {
+        path = path.get(2..).unwrap_or(b"");
+    }
+    if directory.is_some() && !path.is_empty() {
+        *whole.get_mut(length)? = b'/';
+        length += 1;
+    }
+    whole.get_mut(length..length + path.len())?.copy_from_slice(path);
+    Some(length + path.len())
+}
+
+/// The argument with a call's (first) path, behind that with the directory in which it starts.
+fn path_argument(route: Route) -> Option<(Option<usize>, usize)> {
     match route {
-        Route::Path | Route::PathPath | Route::PathNumbers => Some(0),
-        Route::At | Route::AtAt | Route::AtNumbers | Route::PathSecond => Some(1),
-        Route::AtSecond => Some(2),
+        Route::Path | Route::PathPath | Route::PathNumbers => Some((None, 0)),
+        Route::PathSecond => Some((None, 1)),
+        Route::At | Route::AtAt | Route::AtNumbers => Some((Some(0), 1)),
+        Route::AtSecond => Some((Some(1), 2)),
         _ => None,
     }
 }

@@ -87,7 +87,7 @@ impl<M: Memory> Attempt<'_, M> {
         let recovered = recovered.filter(|_| is_on_disk && self.options.commits != CommitPolicy::Never);
         let create = || {
             let parent = &self.options.dram_directory;
-            RuntimeDirectory::create(parent).map_err(|source| ImageError::NoShared { path: parent.clone(), source })
+            RuntimeDirectory::create(parent).map_err(|source| ImageError::no_shared(parent, source))
         };
         let place = match self.options.exclusive {
             true => DramBacking::Private(recovered.is_some().then(create).transpose()?),
@@ -162,7 +162,7 @@ impl<M: Memory> Attempt<'_, M> {
     pub fn unnamed_place(&self) -> Result<DramBacking, ImageError> {
         let parent = &self.options.dram_directory;
         let runtime = RuntimeDirectory::create_anywhere(parent);
-        let runtime = runtime.map_err(|source| ImageError::NoShared { path: parent.clone(), source })?;
+        let runtime = runtime.map_err(|source| ImageError::no_shared(parent, source))?;
         Ok(DramBacking::Inheritable(runtime))
     }
 

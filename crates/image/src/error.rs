@@ -113,6 +113,19 @@ pub enum ImageError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The limit on open files leaves none for the image's lock or the DRAM region.
+    #[error(
+        "{}: {source}; a process may have only {limit} open files here: raise that limit (ulimit -n 1024)",
+        path.display()
+    )]
+    NoDescriptors {
+        /// The image, or the DRAM region's file.
+        path: PathBuf,
+        /// Descriptors that the process may have.
+        limit: u64,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// Too little space for the DRAM region.
     #[error(
         "{} is too full: it has {available} bytes free, and the image needs more shared memory there; free space, enlarge \
@@ -382,6 +395,21 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// The DRAM region's file, or its directory, cannot be created.
+    pub(super) fn no_shared(path: &std::path::Path, source: io::Error) -> ImageError {
+        ImageError::without_descriptors(path, source)
+            .unwrap_or_else(|source| ImageError::NoShared { path: path.to_owned(), source })
+    }
+
+    /// The error if the limit on open files is its reason.
+    pub(super) fn without_descriptors(path: &std::path::Path, source: io::Error) -> Result<ImageError, io::Error> {
+        if source.raw_os_error() != Some(libc::EMFILE) {
+            return Err(source);
+        }
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        Ok(ImageError::NoDescriptors { path: path.to_owned(), limit, source })
+    }
+
     /// This error about another path: of a file that has no name yet.
     pub(super) fn with_path(self, unnamed: &std::path::Path, named: &std::path::Path) -> ImageError {
         match self {

@@ -271,8 +271,7 @@ impl Image<Direct> {
         attempt.set(Byte::Attached, Lock::Shared)?;
         attempt.set(Byte::Writing, Lock::Shared)?;
         let runtime = RuntimeDirectory::create_anywhere(&options.dram_directory);
-        let runtime =
-            runtime.map_err(|source| ImageError::NoShared { path: options.dram_directory.clone(), source })?;
+        let runtime = runtime.map_err(|source| ImageError::no_shared(&options.dram_directory, source))?;
         let mut image = attempt.attach_first(DramBacking::Inheritable(runtime), ImageMemory::in_place(&pm))?;
         image.start_trims();
         Ok(image)
@@ -671,7 +670,8 @@ fn open_error(path: &Path, access: Access, source: io::Error) -> ImageError {
 }
 
 fn lock_error(path: &Path, source: io::Error) -> ImageError {
-    ImageError::Lock { path: path.to_owned(), source }
+    ImageError::without_descriptors(path, source)
+        .unwrap_or_else(|source| ImageError::Lock { path: path.to_owned(), source })
 }
 
 impl ImageError {

@@ -211,7 +211,7 @@ impl RuntimeDirectory {
     fn create_shared(&self, name: &str, image: &File, path: &Path, length: u64) -> Result<Mapping, ImageError> {
         let shown = self.path().join(name);
         let owner = stat(image, path)?;
-        let failed = |source: io::Error| ImageError::NoShared { path: shown.clone(), source };
+        let failed = |source: io::Error| ImageError::no_shared(&shown, source);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.map_err(|errno| failed(errno.into()))?);

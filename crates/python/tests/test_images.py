@@ -1,11 +1,14 @@
 """Images: opening and closing, errors, users, locks, threads and processes."""
 
+import asyncio
 import errno
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import unittest
@@ -27,7 +30,30 @@ with directfs.open(sys.argv[1]) as image:
 """
 
 
+README = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "README.md")
+
+
 class Images(Scratch):
+    def test_the_examples_of_the_readme(self):
+        with open(README, encoding="utf-8") as file:
+            blocks = re.findall(r"(?:^(?:    .*)?\n)+", file.read(), re.MULTILINE)
+        examples = [block for block in map(textwrap.dedent, blocks) if "image." in block]
+        self.assertEqual(len(examples), 3, examples)
+        for there, here in (("/dev/shm/work.img", "work.img"), ("/usr/include", "tree"), ("/tmp/include", "back")):
+            here = os.path.join(self.directory, here)
+            examples = [example.replace(there, here).replace("1 << 30", "1 << 25") for example in examples]
+        os.makedirs(os.path.join(self.directory, "tree", "sub"))
+        names = {}
+        exec(examples[0], names)
+        with directfs.open(os.path.join(self.directory, "work.img")) as image:
+            self.assertEqual(image.read_bytes("mail/new/1"), b"Subject: hello\n")
+            names["image"] = image
+            exec(examples[1], names)
+            self.assertTrue(os.path.isdir(os.path.join(self.directory, "back", "sub")))
+            body = textwrap.indent(examples[2] + "return text\n", "    ")
+            exec("import asyncio\nasync def example():\n" + body, names)
+            self.assertEqual(asyncio.run(names["example"]()), b"Subject: hello\n")
+
     def test_what_was_written_is_there_again(self):
         self.image.path("dir").mkdir()
         self.image.write_bytes("dir/file", b"content")

@@ -8,7 +8,8 @@ use crate::tree::{Tree, joined};
 use crate::{Counts, Result, TransferError, Watch};
 use engine::format::FileKind;
 use engine::{Attributes, Fs, Node, SeekWhat};
-use std::collections::HashMap;
+use posix::NodeRef;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
 /// Bytes read at a time.
@@ -33,13 +34,7 @@ pub fn export(
 ) -> Result<Counts> {
     let thread = fs.enter().map_err(|error| TransferError::image("enter", b"/", error))?;
     let tree = Tree { thread: &thread };
-    let mut node = tree.root()?;
-    let mut last: &[u8] = b"";
-    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
-        let found = tree.find(node.node(), name, path)?;
-        node = found.ok_or_else(|| TransferError::image("find", path, posix::Errno::ENOENT))?;
-        last = name;
-    }
+    let (node, last) = find(&tree, path)?;
     let mut exporter = Exporter {
         tree,
         output,
@@ -60,6 +55,42 @@ pub fn export(
     exporter.put(&vec![0; rest as usize])?;
     exporter.output.flush().map_err(TransferError::Output)?;
     Ok(exporter.counts)
+}
+
+/// The file at a path, with its last name.
+fn find<'t, 'f, 'p>(tree: &Tree<'t, 'f>, path: &'p [u8]) -> Result<(NodeRef<'t, 'f>, &'p [u8])> {
+    let (mut node, mut last) = (tree.root()?, &b""[..]);
+    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+        let found = tree.find(node.node(), name, path)?;
+        node = found.ok_or_else(|| TransferError::image("find", path, posix::Errno::ENOENT))?;
+        last = name;
+    }
+    Ok((node, last))
+}
+
+/// Bytes of content that [`export`] would write for a path; `None` if `goes_on` ends the walk.
+/// Other threads may change the tree, so it is an estimate.
+pub fn content_bytes(fs: &Fs, path: &[u8], goes_on: &dyn Fn() -> bool) -> Option<u64> {
+    let thread = fs.enter().ok()?;
+    let tree = Tree { thread: &thread };
+    let mut waiting = vec![find(&tree, path).ok()?.0.node().number];
+    // Directories, which a hostile image may put below themselves, and files with several names.
+    let (mut seen, mut bytes) = (HashSet::new(), 0);
+    while let Some(number) = waiting.pop() {
+        let Ok(node) = thread.node(number, None) else { continue };
+        let node = NodeRef::owned(&thread, node);
+        let Ok(file) = thread.stat(node.node()) else { continue };
+        let is_directory = file.kind == FileKind::Directory;
+        if !goes_on() || (is_directory || file.links > 1) && !seen.insert(number) {
+            continue;
+        }
+        match file.kind {
+            FileKind::Directory => waiting.extend(tree.names(node.node(), path).ok()?.into_iter().map(|entry| entry.1)),
+            FileKind::Regular => bytes += file.size_bytes.min(file.blocks * pmem::BLOCK_BYTES),
+            _ => {}
+        }
+    }
+    goes_on().then_some(bytes)
 }
 
 struct Exporter<'a, 't, 'f> {
@@ -103,7 +134,7 @@ impl Exporter<'_, '_, '_> {
             }
             // Removed meanwhile.
             let Ok(node) = self.tree.thread.node(number, None) else { continue };
-            let node = posix::NodeRef::owned(self.tree.thread, node);
+            let node = NodeRef::owned(self.tree.thread, node);
             self.add(node.node(), &path)?;
             if self.tree.kind(node.node(), &path)? != FileKind::Directory {
                 continue;

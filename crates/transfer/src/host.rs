@@ -11,10 +11,11 @@ use engine::{Fs, Node};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -61,6 +62,26 @@ pub fn copy_in(fs: &Fs, source: &Path, except: Option<(u64, u64)>, watch: Watch<
         Some(error) => Err(error),
         None => Ok(counts),
     }
+}
+
+/// Bytes of content below a directory; `None` if `goes_on` ends the walk. What cannot be examined
+/// counts nothing.
+pub fn content_bytes(directory: &Path, goes_on: &dyn Fn() -> bool) -> Option<u64> {
+    let (mut waiting, mut links, mut bytes) = (vec![directory.to_owned()], HashSet::new(), 0);
+    while let Some(directory) = waiting.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            if !goes_on() {
+                return None;
+            }
+            let Ok(found) = entry.metadata() else { continue };
+            if found.is_dir() {
+                waiting.push(entry.path());
+            } else if found.is_file() && (found.nlink() < 2 || links.insert((found.dev(), found.ino()))) {
+                bytes += found.len().min(found.blocks() * 512);
+            }
+        }
+    }
+    Some(bytes)
 }
 
 fn host_error(action: &'static str, path: &Path, errno: Errno) -> TransferError {
@@ -436,5 +457,24 @@ pub fn check_directory(source: &Path) -> Result<()> {
     match std::fs::metadata(source).map_err(failed)?.is_dir() {
         true => Ok(()),
         false => Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_has_the_bytes_of_each_file_once_and_none_of_its_holes() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let sub = directory.path().join("sub");
+        std::fs::create_dir(&sub).expect("a directory");
+        std::fs::write(sub.join("file"), [1; 70000]).expect("a file");
+        std::fs::hard_link(sub.join("file"), directory.path().join("second")).expect("a link");
+        std::os::unix::fs::symlink("sub", directory.path().join("link")).expect("a link");
+        let hole = std::fs::File::create(directory.path().join("hole")).expect("a file");
+        hole.set_len(1 << 30).expect("its length");
+        assert_eq!(content_bytes(directory.path(), &|| true), Some(70000));
+        assert_eq!(content_bytes(directory.path(), &|| false), None);
     }
 }

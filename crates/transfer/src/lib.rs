@@ -17,7 +17,7 @@ mod tar;
 mod tree;
 
 pub use error::TransferError;
-pub use export::export;
+pub use export::{content_bytes, export};
 pub use import::import;
 
 /// The result of this crate's functions.

@@ -119,7 +119,8 @@ pub struct Run {
 #[command(after_help = "\
 The report follows the program's own output, on standard error. Counted are the calls that the image
 serves, in the program and in all programs that it starts, but not in those of other users. A time
-includes waits, for example for a lock or a FIFO. Paths are as the programs name them.
+includes waits, for example for a lock or a FIFO. A file has one path, from the root, whatever
+directory a program names it from.
 
 Examples:
   directfs profile --image work.img -- make -j4

@@ -22,6 +22,7 @@ const GROWTH_LIMIT: Duration = Duration::from_secs(600);
 pub fn run(arguments: &Resize) -> Result<()> {
     let path = &arguments.image;
     let wanted = wanted_bytes(path, &arguments.size)?;
+    // A clock: most of the time is that of one call of the kernel, which reserves the space.
     let progress = Progress::quiet("resizing", Of::Steps(0));
     let resized = resize(path, wanted);
     drop(progress);

@@ -16,6 +16,9 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use transfer::{Counts, TransferError};
 
 /// Bytes that are written at once.
@@ -53,15 +56,45 @@ impl<R: Read + AsFd> Read for Interruptible<'_, R> {
     }
 }
 
+/// How much a directory holds. A thread beside the copy counts it, so that the time that is left
+/// can be shown.
+struct Total {
+    /// 0 until it is known.
+    bytes: Arc<AtomicU64>,
+    is_wanted: Arc<AtomicBool>,
+}
+
+impl Total {
+    fn count(directory: Option<&Path>) -> Total {
+        let total = Total { bytes: Arc::default(), is_wanted: Arc::new(AtomicBool::new(true)) };
+        if let Some(directory) = directory.map(Path::to_owned) {
+            let (bytes, is_wanted) = (Arc::clone(&total.bytes), Arc::clone(&total.is_wanted));
+            std::thread::spawn(move || {
+                let found = transfer::host::content_bytes(&directory, &|| is_wanted.load(Relaxed));
+                bytes.store(found.unwrap_or(0), Relaxed);
+            });
+        }
+        total
+    }
+}
+
+impl Drop for Total {
+    fn drop(&mut self) {
+        self.is_wanted.store(false, Relaxed);
+    }
+}
+
 /// Makes an image with the content of a directory.
 pub fn make_from(path: &Path, options: &MakeOptions, source: &Path) -> Result<(Made, Counts)> {
     transfer::host::check_directory(source)?;
     // If it is in the directory, it is not copied into itself.
     let except = std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let mut progress = Progress::quiet("copying", Of::Bytes(0));
+    let total = Total::count(progress.is_shown().then_some(source));
     let mut copied = Counts::default();
     let made = make_filled(path, options, &mut |_, _| interrupt::check().is_ok(), |image| -> Result<()> {
         let all = transfer::host::copy_in(image.fs(), source, except, &mut |counts| {
+            progress.total(total.bytes.load(Relaxed));
             show(&mut progress, counts.files, counts.bytes)
         });
         all.map(|counts| copied = counts).map_err(|error| match error {
@@ -91,6 +124,11 @@ pub fn export(arguments: &Export) -> Result<()> {
     let mut progress = Progress::quiet("exporting", Of::Bytes(0));
     let mut output = BufWriter::with_capacity(BUFFER_BYTES, output.lock());
     let path = arguments.path.as_os_str().as_bytes();
+    if progress.is_shown() {
+        // An error is reported when the tree is read.
+        let found = transfer::content_bytes(image.fs(), path, &|| interrupt::check().is_ok());
+        progress.total(found.unwrap_or(0));
+    }
     let mut incomplete = |name: &[u8]| {
         eprintln!("incomplete: {}: zeros stand for what cannot be read", String::from_utf8_lossy(name).escape_debug());
     };

@@ -1,4 +1,8 @@
-//! What is delivered: packages are built, installed, used and removed.
+//! What is delivered: packages are built, checked, installed, used and removed, and work with
+//! programs of others.
+//!
+//! Packages are made of what this test's profile builds. `DIRECTFS_DIST` names a directory of
+//! `packaging/release` instead, whose packages are then examined at more length (`.ci/release`).
 
 mod debian;
 mod files;
@@ -6,6 +10,9 @@ mod manual;
 mod others;
 mod python;
 mod static_file;
+#[path = "../support/mod.rs"]
+mod support;
+mod surroundings;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -57,8 +64,20 @@ fn without_package(command: &mut Command) -> &mut Command {
     names.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_")).fold(command, Command::env_remove)
 }
 
-/// Makes a package of what this test's profile builds.
+/// The packages of a release, if they are what to examine.
+fn release() -> Option<PathBuf> {
+    std::env::var_os("DIRECTFS_DIST").map(PathBuf::from)
+}
+
+/// Makes packages of what this test's profile builds, or copies those of a release.
 fn pack(kind: &str, out: &Path) {
+    if let Some(release) = release() {
+        let kind = if kind == "tar" { "tar.gz" } else { kind };
+        let mut copy = Command::new("sh");
+        copy.args(["-c", "cp \"$0\"/*.\"$1\" \"$2\""]).arg(release).arg(kind).arg(out);
+        run(&mut copy).unwrap_or_else(|why| panic!("{why}"));
+        return;
+    }
     build_library();
     let mut pack = Command::new(sources().join("packaging/pack"));
     pack.arg(kind).args([built(), built()]).arg(out).env("DEBEMAIL", "directfs@lists.debian.org");

@@ -25,6 +25,19 @@ fn the_rpms_hold_program_library_and_development_files_apart() {
     assert!(development.contains("/usr/include/directfs.h\n"), "{development}");
     // The version of glibc is found by rpmbuild.
     assert!(program.contains("libc.so.6(GLIBC_2.34)(64bit)"), "{program}");
+    check_with_rpmlint(directory.path());
+}
+
+fn check_with_rpmlint(directory: &Path) {
+    let mut rpmlint = Command::new("rpmlint");
+    let configuration = sources().join("packaging/rpmlint.toml");
+    match rpmlint.arg("--config").arg(configuration).arg(directory).output() {
+        Err(why) => skipped("the check of the .rpm", &format!("rpmlint is not on this machine: {why}")),
+        Ok(output) => {
+            let report = text(&output.stdout);
+            assert!(report.contains(" 0 errors, 0 warnings"), "{report}{}", text(&output.stderr));
+        }
+    }
 }
 
 #[test]
@@ -105,12 +118,32 @@ fn the_services_are_hardened() {
     if !has("systemd-analyze", &["--version"]) {
         return skipped("the services", "they need systemd-analyze");
     }
-    for unit in ["directfs@.service", "directfs-replicate@.service"] {
+    for unit in ["directfs@.service", "directfs-replicate@.service", "directfs-stats@.service"] {
         let mut analyze = Command::new("systemd-analyze");
         analyze.args(["security", "--offline=true", "--no-pager", "--threshold=50"]);
         let report = run(analyze.arg(sources().join("packaging").join(unit)));
         assert!(report.is_ok(), "{unit}: {report:?}");
     }
+}
+
+#[test]
+fn alerts_and_board_ask_for_figures_that_exist() {
+    let read = |path: &str| std::fs::read_to_string(sources().join(path)).expect(path);
+    let writers = ["cli/src/statistics/prometheus.rs", "cli/src/commands/replicate.rs"];
+    let known: String = writers.iter().map(|path| read(&format!("crates/{path}"))).collect();
+    let board = read("packaging/monitoring/board.json");
+    let parsed: serde_json::Value = serde_json::from_str(&board).expect("JSON");
+    assert_eq!(parsed["panels"].as_array().map(Vec::len), Some(8));
+    let mut asked = 0;
+    for text in [board, read("packaging/monitoring/alerts.yml")] {
+        for (at, _) in text.match_indices("directfs_") {
+            let name = text[at..].split(|c: char| !c.is_ascii_lowercase() && c != '_').next().expect("a name");
+            let name = name.strip_suffix("_bucket").unwrap_or(name);
+            assert!(known.contains(&format!("\"{name}\"")), "no figure is named {name}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 10, "{asked}");
 }
 
 /// Runs the generator on one file of a service, and returns what it wrote.

@@ -1,12 +1,13 @@
-//! The Python package: its wheel is built, installed in an environment of its own, and tested there
-//! by the Python programs in tests.
+//! The Python package: its wheel is built, checked, installed in an environment of its own, and
+//! tested there by the Python programs in tests.
 
-use crate::{built, run, skipped, sources, text, without_package};
+use crate::{built, release, run, skipped, sources, text, without_package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the wheel is built and tested with.
-const TOOLS: [&str; 4] = ["maturin==1.16.0", "fsspec==2026.9.0", "pytest==9.2.0", "zarr==3.1.6"];
+/// What the wheel is tested and checked with.
+const TOOLS: [&str; 7] =
+    ["fsspec==2026.9.0", "pytest==9.2.0", "zarr==3.1.6", "twine", "auditwheel", "mypy", "pyright[nodejs]"];
 
 fn target_directory() -> &'static Path {
     built().parent().expect("the target directory")
@@ -24,18 +25,46 @@ fn environment() -> Result<PathBuf, String> {
     Ok(place)
 }
 
-/// Builds the wheel as `maturin build` does, but with the profile of the tests.
-fn build_wheel(environment: &Path) -> PathBuf {
-    let wheels = target_directory().join("wheels");
-    let _ = std::fs::remove_dir_all(&wheels);
-    let mut maturin = Command::new(environment.join("bin/maturin"));
-    maturin
-        .args(["build", "--profile", "dev", "--locked", "--quiet", "--out"])
-        .arg(&wheels)
-        .current_dir(sources().join("crates/python"));
-    run(without_package(&mut maturin).env("CARGO_TARGET_DIR", target_directory())).expect("maturin builds the wheel");
+/// The wheel of a release, or one with the profile of the tests.
+fn build_wheel() -> PathBuf {
+    let wheels = release().unwrap_or_else(|| {
+        let wheels = target_directory().join("wheels");
+        let _ = std::fs::remove_dir_all(&wheels);
+        let mut wheel = Command::new(sources().join("packaging/wheel"));
+        wheel.arg("dev").arg(&wheels).arg(built().join("directfs"));
+        run(without_package(&mut wheel).env("CARGO_TARGET_DIR", target_directory())).expect("packaging/wheel");
+        wheels
+    });
     let mut found = std::fs::read_dir(&wheels).expect("the wheel").map(|entry| entry.expect("an entry").path());
-    found.next().expect("a wheel")
+    found.find(|file| file.extension().is_some_and(|extension| extension == "whl")).expect("a wheel")
+}
+
+/// What a registry and pip ask of a wheel: its description, and the glibc that it promises to need.
+fn check_wheel(environment: &Path, wheel: &Path) {
+    let name = wheel.file_name().expect("a name").to_string_lossy().into_owned();
+    assert!(name.starts_with("directfs-0.1.0-cp39-abi3-") && name.ends_with("x86_64.whl"), "{name}");
+    run(Command::new(environment.join("bin/twine")).args(["check", "--strict"]).arg(wheel)).expect("twine");
+    let shown = run(Command::new(environment.join("bin/auditwheel")).arg("show").arg(wheel)).expect("auditwheel");
+    let shown = text(&shown.stdout).replace('\n', " ");
+    let (_, tag) = shown.split_once("consistent with the following platform tag: \"").expect(&shown);
+    let tag = tag.split('"').next().expect("a tag");
+    assert!(name.contains(tag), "{name}: {tag}");
+    assert!(release().is_none() || tag <= "manylinux_2_28", "systems with an older glibc cannot use it: {tag}");
+}
+
+/// Types of the package, of its tests' program with types, and of the README's example.
+fn check_types(environment: &Path, scratch: &Path) {
+    let python = sources().join("crates/python");
+    let typed = python.join("tests/typed.py");
+    let mut mypy = Command::new(environment.join("bin/mypy"));
+    mypy.arg("--config-file").arg(python.join("pyproject.toml")).arg("--cache-dir").arg(scratch);
+    run(mypy.args(["--package", "directfs"]).current_dir(scratch)).expect("mypy on the package");
+    let mut mypy = Command::new(environment.join("bin/mypy"));
+    mypy.args(["--strict", "--cache-dir"]).arg(scratch).arg(&typed).current_dir(scratch);
+    run(&mut mypy).expect("mypy on a program");
+    let mut pyright = Command::new(environment.join("bin/pyright"));
+    pyright.arg("--pythonpath").arg(environment.join("bin/python")).arg(&typed).current_dir(scratch);
+    run(&mut pyright).expect("pyright");
 }
 
 /// The tests of `fsspec` for file systems. They need pytest, and warn of what is not ours.
@@ -55,12 +84,14 @@ fn the_wheel_is_installed_and_used() {
         Ok(environment) => environment,
         Err(why) => return skipped("the Python package", &why),
     };
-    let wheel = build_wheel(&environment);
-    let name = wheel.file_name().expect("a name").to_string_lossy().into_owned();
-    assert!(name.starts_with("directfs-0.1.0-cp39-abi3-") && name.ends_with("x86_64.whl"), "{name}");
+    let wheel = build_wheel();
+    check_wheel(&environment, &wheel);
     let python = environment.join("bin/python");
     let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--force-reinstall"];
     run(Command::new(&python).args(pip).arg(&wheel)).expect("pip installs the wheel");
+    let version = run(Command::new(environment.join("bin/directfs")).arg("--version")).expect("the wheel's program");
+    assert_eq!(text(&version.stdout), format!("directfs {}\n", env!("CARGO_PKG_VERSION")));
+    check_types(&environment, tempfile::tempdir().expect("a scratch directory").path());
     let mut tests = Command::new("timeout");
     tests.arg("1200").arg(&python).args([
         "-X",

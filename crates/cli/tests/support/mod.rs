@@ -1,6 +1,7 @@
 //! Helpers of the command line tests.
 #![allow(dead_code)]
 
+pub mod documents;
 pub mod killing;
 pub mod program;
 pub mod terminal;

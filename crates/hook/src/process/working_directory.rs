@@ -4,10 +4,11 @@ use crate::abi::entry::{DIRECTFS_CWD, NATIVE, Next, Verdict, done};
 use crate::abi::user_memory;
 use crate::call::{Call, native_with};
 use crate::calls::kernel_objects;
+use crate::context::Context;
 use crate::descriptors::marks;
 use crate::paths::{self, ABOVE, is_above_mount};
 use crate::process::session::{Calling, shares_directory};
-use crate::server::Server;
+use crate::server::{self, Server};
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
 use engine::format::FileKind;
@@ -101,6 +102,25 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Verdict> {
     // SAFETY: used for this call only.
     unsafe { user_memory::bytes_mut(into, length as u64)? }.copy_from_slice(&inside.path[start..]);
     Ok(done(length as i64))
+}
+
+/// Writes the path of a descriptor's directory, or of the working directory, and returns its
+/// length; `None` if that lies outside of the image, or the path has no room.
+pub fn copy_path(context: &mut Context, fd: Option<u32>, into: &mut [u8]) -> Option<usize> {
+    let server = server::get().filter(|_| !server::is_pending())?;
+    let inside = context.begin(server).ok()?;
+    let (process, caller) = (&inside.session.process, &inside.session.caller);
+    let start = match fd {
+        Some(fd) => {
+            let file = process.file(caller.thread, fd)?;
+            path_of(server, caller, file.node(), inside.path)
+        }
+        None => path_of(server, caller, process.directory()?, inside.path),
+    };
+    let start = start.ok()?;
+    let path = &inside.path[start..inside.path.len() - 1];
+    into.get_mut(..path.len())?.copy_from_slice(path);
+    Some(path.len())
 }
 
 /// Writes the path of a directory with a zero byte to the end of `into`; returns where it begins.
