@@ -48,6 +48,10 @@ fn mapping_error(error: &anyhow::Error) -> Option<&MapError> {
     }
 }
 
+/// Commands have fewer open files. Below that, errors that carry none of the kernel's have this
+/// limit as their reason.
+const OPEN_FILES_LEAST: u64 = 32;
+
 /// Names the limit behind the kernel's error: on open files, or on the size of files.
 fn explain_limit(error: anyhow::Error) -> anyhow::Error {
     let is_cause = |errno| {
@@ -58,10 +62,13 @@ fn explain_limit(error: anyhow::Error) -> anyhow::Error {
         error.chain().any(is_it)
     };
     let limit = |resource| rustix::process::getrlimit(resource).current;
-    if is_cause(libc::EMFILE) && !matches!(image_error(&error), Some(ImageError::NoDescriptors { .. })) {
-        let limit = limit(rustix::process::Resource::Nofile).unwrap_or(u64::MAX);
-        return error
-            .context(format!("a process may have only {limit} open files here: raise that limit (ulimit -n 1024)"));
+    let open_files = limit(rustix::process::Resource::Nofile).unwrap_or(u64::MAX);
+    if (is_cause(libc::EMFILE) || open_files < OPEN_FILES_LEAST)
+        && !matches!(image_error(&error), Some(ImageError::NoDescriptors { .. }))
+    {
+        return error.context(format!(
+            "a process may have only {open_files} open files here: raise that limit (ulimit -n 1024)"
+        ));
     }
     if !is_cause(libc::EFBIG) {
         return error;

@@ -400,6 +400,8 @@ fn a_low_limit_on_open_files_is_named_by_every_command() {
     let image = image_in(directory.path());
     let tree = directory.path().join("tree");
     fs::create_dir(&tree).unwrap();
+    let archive = directory.path().join("tree.tar");
+    fs::write(&archive, [0; 1024]).unwrap();
     let mut refused = 0;
     for command in [
         "info $0",
@@ -415,8 +417,8 @@ fn a_low_limit_on_open_files_is_named_by_every_command() {
         for limit in (4..=40).step_by(2) {
             let script = format!("limit={limit}; ulimit -n $limit; exec $2 {command}");
             let mut shell = Command::new("sh");
-            shell.args(["-c", &script]).args([&image, &tree]).arg(env!("CARGO_BIN_EXE_directfs")).stdin(Stdio::null());
-            let output = shell.output().unwrap();
+            shell.args(["-c", &script]).args([&image, &tree]).arg(env!("CARGO_BIN_EXE_directfs"));
+            let output = shell.stdin(fs::File::open(&archive).unwrap()).output().unwrap();
             let said = stderr(&output);
             assert!(output.status.success() || said.contains("ulimit -n"), "{limit}: {command}: {said}");
             assert!(!said.contains("permission"), "{limit}: {command}: {said}");
