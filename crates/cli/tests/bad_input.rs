@@ -7,7 +7,7 @@ use image::{Image, OpenImage};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use support::{directfs, image_in, scratch, stderr};
 
 /// Offsets of superblock fields (docs/format.md).

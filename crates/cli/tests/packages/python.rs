@@ -6,8 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the wheel is tested and checked with.
-const TOOLS: [&str; 7] =
-    ["fsspec==2026.9.0", "pytest==9.2.0", "zarr==3.1.6", "twine", "auditwheel", "mypy", "pyright[nodejs]"];
+const TOOLS: [&str; 7] = [
+    "fsspec==2026.9.0",
+    "pytest==9.2.0",
+    "zarr==3.1.6",
+    "twine==7.0.0",
+    "auditwheel==6.8.2",
+    "mypy==2.4.1",
+    "pyright[nodejs]==1.1.414",
+];
 
 fn target_directory() -> &'static Path {
     built().parent().expect("the target directory")
