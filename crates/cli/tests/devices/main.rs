@@ -230,12 +230,12 @@ fi
 "#;
 
 /// Linux 6.12 does not take the memory that QEMU 7 emulates; what is written to that does not read
-/// back whole on older ones. QEMU 10 has neither fault.
+/// back whole on older ones. QEMU 10 has neither fault, but 6.18 makes no persistent memory of it.
 #[test]
 fn cxl_memory_in_the_mode_pmem_is_persistent() {
     let script = r#"
-if [ -e /sys/bus/cxl/devices/mem0/driver ]; then
-step "a region" cxl create-region -t pmem -d decoder0.0 -m mem0
+[ ! -e /sys/bus/cxl/devices/mem0/driver ] || step "a region" cxl create-region -t pmem -d decoder0.0 -m mem0
+if [ -e /sys/bus/nd/devices/region0 ]; then
 step "a block device" ndctl create-namespace -m fsdax -M mem
 step "write to it" dd if=/prelude of=/dev/pmem0 bs=512 count=2 conv=fsync
 echo 3 > /proc/sys/vm/drop_caches
