@@ -83,7 +83,10 @@ pub fn get() -> Option<&'static Profile> {
 impl Profile {
     /// Records a call that the image served. `directory` writes the path of the directory from
     /// which a relative path starts, which a descriptor names or is the working directory, and
-    /// returns its length, unless it lies outside of the image.
+    /// returns its length, unless it lies outside of the image. It is asked after the call: calls
+    /// that change the working directory have no record by path.
+    #[cold]
+    #[inline(never)]
     pub fn record(
         &self,
         frame: &Frame,
