@@ -5,6 +5,7 @@ use crate::units;
 use anyhow::anyhow;
 use fuse::MountError;
 use image::ImageError;
+use launcher::launch::LaunchError;
 use pmem::MapError;
 use serde_json::json;
 use std::io;
@@ -48,24 +49,19 @@ fn mapping_error(error: &anyhow::Error) -> Option<&MapError> {
     }
 }
 
-/// Commands have fewer open files. Below that, errors that carry none of the kernel's have this
-/// limit as their reason.
-const OPEN_FILES_LEAST: u64 = 32;
-
 /// Names the limit behind the kernel's error: on open files, or on the size of files.
 fn explain_limit(error: anyhow::Error) -> anyhow::Error {
     let is_cause = |errno| {
         let is_it = |cause: &(dyn std::error::Error + 'static)| {
             cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(errno)
                 || cause.downcast_ref::<rustix::io::Errno>().map(|errno| errno.raw_os_error()) == Some(errno)
+                || matches!(cause.downcast_ref(), Some(LaunchError::NoCache(refused)) if refused.has_errno(errno))
         };
         error.chain().any(is_it)
     };
     let limit = |resource| rustix::process::getrlimit(resource).current;
-    let open_files = limit(rustix::process::Resource::Nofile).unwrap_or(u64::MAX);
-    if (is_cause(libc::EMFILE) || open_files < OPEN_FILES_LEAST)
-        && !matches!(image_error(&error), Some(ImageError::NoDescriptors { .. }))
-    {
+    if is_cause(libc::EMFILE) && !matches!(image_error(&error), Some(ImageError::NoDescriptors { .. })) {
+        let open_files = limit(rustix::process::Resource::Nofile).unwrap_or(u64::MAX);
         return error.context(format!(
             "a process may have only {open_files} open files here: raise that limit (ulimit -n 1024)"
         ));

@@ -54,7 +54,8 @@ pub enum Error {
     /// The DRAM region belongs to another file: a copy of the image, or an earlier file at its
     /// path.
     OtherImage,
-    /// The kernel refused the lock by which other processes know that this one lives.
+    /// The kernel refused the descriptor or the lock by which other processes know that this one
+    /// lives.
     Liveness,
     /// More links than an inode may have.
     TooManyLinks,
@@ -169,9 +170,11 @@ impl fmt::Display for Error {
             }
             Error::NoMemory => write!(f, "the DRAM region is full; attach with a larger one"),
             Error::TooManyThreads => write!(f, "too many threads use the file system at once; retry later"),
-            Error::Liveness => {
-                write!(f, "the kernel refused the lock by which other processes know that this one lives")
-            }
+            Error::Liveness => write!(
+                f,
+                "the kernel refused the descriptor or the lock by which other processes know that this one lives: raise the \
+                 limit on open files (ulimit -n) or on locks"
+            ),
             Error::OtherImage => write!(f, "the shared memory belongs to another image file"),
             Error::TooManyLinks => write!(f, "too many links"),
             Error::Loop => write!(f, "a directory cannot be moved into itself"),

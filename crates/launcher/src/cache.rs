@@ -221,6 +221,14 @@ fn file_id(metadata: &Metadata) -> u64 {
 #[derive(Debug)]
 pub struct Refused(Vec<(PathBuf, Refusal)>);
 
+impl Refused {
+    /// Whether this error of the kernel is a reason.
+    pub fn has_errno(&self, errno: i32) -> bool {
+        let is_it = |error: &std::io::Error| error.raw_os_error() == Some(errno);
+        self.0.iter().any(|(_, refusal)| matches!(refusal, Refusal::Failed(_, error) if is_it(error)))
+    }
+}
+
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (candidate, refusal) in &self.0 {
