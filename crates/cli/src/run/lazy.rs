@@ -20,6 +20,7 @@ use super::child;
 use super::detach_helper::{detach_from_terminal, open_descriptors};
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::{Content, FILE, MESSAGES, MountError, remove_dead, serve_file};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::Range;
@@ -98,9 +99,7 @@ impl LazyFile {
                             "{url}: the process that fetches the image has ended ({error}); reads of what is not in memory \
                              fail with EIO: start the command again, or mount again"
                         ));
-                        // Otherwise its mount stays until the next use of this state.
-                        let _ = remove_dead(&mount).map(|()| std::fs::remove_dir(&mount));
-                        return;
+                        return remove_mount(&mount);
                     }
                 }
                 if has_ended {
@@ -215,6 +214,15 @@ impl Starter {
 
     fn end(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// Removes the mount of a helper that was killed, which would stay until the next use of its state.
+/// A helper that has the state's lock does so itself, and mounts in the same place.
+fn remove_mount(mount: &Path) {
+    let identity = mount.file_name().and_then(OsStr::to_str);
+    if let Some(Ok(Some(_locked))) = identity.map(|identity| Cache::of_user().part(identity)) {
+        let _ = remove_dead(mount).map(|()| std::fs::remove_dir(mount));
     }
 }
 
