@@ -69,10 +69,12 @@ impl Total {
         let total = Total { bytes: Arc::default(), is_wanted: Arc::new(AtomicBool::new(true)) };
         if let Some(directory) = directory.map(Path::to_owned) {
             let (bytes, is_wanted) = (Arc::clone(&total.bytes), Arc::clone(&total.is_wanted));
-            std::thread::spawn(move || {
+            let count = move || {
                 let found = transfer::host::content_bytes(&directory, &|| is_wanted.load(Relaxed));
                 bytes.store(found.unwrap_or(0), Relaxed);
-            });
+            };
+            // Without a thread the time that is left is not shown.
+            let _ = std::thread::Builder::new().name("directfs-total".to_owned()).spawn(count);
         }
         total
     }
