@@ -364,6 +364,11 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// For a layer of blocks that every open reads, or of others.
+    pub fn new(is_metadata: bool) -> Builder {
+        Builder { is_metadata, ..Builder::default() }
+    }
+
     /// Whether every open reads blocks of the layer.
     pub fn has_metadata(&self) -> bool {
         self.is_metadata

@@ -116,8 +116,7 @@ fn combine(contents: &[Content], is_lowest: bool) -> Result<Vec<crate::layer::Bu
         // It was verified when it was fetched.
         read.map_err(|_| local(std::io::ErrorKind::InvalidData.into()))?.map_err(local)?;
     }
-    let (mut built, mut builders) = (Vec::new(), [Builder::default(), Builder::default()]);
-    builders[1].set_metadata();
+    let (mut built, mut builders) = (Vec::new(), [false, true].map(Builder::new));
     for (number, place) in newest {
         let is_metadata = place.is_some_and(|layer| contents[layer].is_metadata);
         let builder = &mut builders[usize::from(is_metadata)];
@@ -127,11 +126,7 @@ fn combine(contents: &[Content], is_lowest: bool) -> Result<Vec<crate::layer::Bu
             None => {}
         }
         if builder.blocks() >= BLOCKS_MAX {
-            let mut next = Builder::default();
-            if is_metadata {
-                next.set_metadata();
-            }
-            built.push(std::mem::replace(builder, next).finish().map_err(local)?);
+            built.push(std::mem::replace(builder, Builder::new(is_metadata)).finish().map_err(local)?);
         }
     }
     for builder in builders.into_iter().filter(|builder| !builder.is_empty()) {
