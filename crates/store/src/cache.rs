@@ -212,7 +212,7 @@ impl Cache {
 
 fn trim_to(directory: &Path, limit: u64) {
     let mut files = Vec::new();
-    for kind in ["indexes", "pending", "images", "parts"] {
+    for kind in ["indexes", "pending", "images", "parts", "replicas"] {
         let entries = std::fs::read_dir(directory.join(kind));
         for entry in entries.into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
