@@ -56,7 +56,7 @@ fn each_test_that_a_document_names_exists() {
     let mut sources = String::new();
     add_sources(&root.join("crates"), &mut sources);
     let mut named = 0;
-    for document in ["docs/threat-model.md", "docs/guide.md"] {
+    for document in ["docs/threat-model.md", "docs/testing.md", "docs/guide.md"] {
         let text = fs::read_to_string(root.join(document)).unwrap();
         let is_test = |name: &&str| {
             name.matches('_').count() > 2
