@@ -60,13 +60,20 @@ impl Directory {
         }
     }
 
-    /// Removes an object, whatever has taken the place of its directory meanwhile.
+    /// Removes an object and its lock, whatever has taken the place of its directory meanwhile. What
+    /// is removed is nothing that writers contend for.
     fn remove(&self, location: &Path) -> Result<()> {
         let path = self.0.path_to_filesystem(location)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let removed = rustix::fs::open(parent, flags, Mode::empty())
-            .and_then(|directory| rustix::fs::unlinkat(directory, name, AtFlags::empty()));
+        let removed = rustix::fs::open(parent, flags, Mode::empty()).and_then(|directory| {
+            rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
+            let mut lock = name.to_owned();
+            lock.push(".lock");
+            // Few objects have one.
+            let _ = rustix::fs::unlinkat(&directory, &lock, AtFlags::empty());
+            Ok(())
+        });
         match removed {
             Ok(()) => Ok(()),
             Err(Errno::NOENT) => {

@@ -163,7 +163,7 @@ Examples:
   directfs stats /dev/shm/work.img
   directfs stats /dev/shm/work.img --watch
   directfs stats /dev/shm/work.img --watch --interval 10 --count 6 --json | jq .threads
-  directfs stats /dev/shm/work.img --prometheus > /var/lib/node_exporter/directfs.prom
+  directfs stats /dev/shm/work.img --prometheus=/var/lib/node_exporter/directfs.prom
 
 Keys of --json: image, processes, threads, interval_ms (null: since the beginning), calls (by name:
 count, per_second, half_below_ns, p99_below_ns), events, space, commits, waits (pid, command, tid,
@@ -183,9 +183,16 @@ pub struct Stats {
     /// Print JSON, one object for each interval.
     #[arg(long)]
     pub json: bool,
-    /// Print all that is counted as text for Prometheus.
-    #[arg(long, conflicts_with_all = ["json", "watch"])]
-    pub prometheus: bool,
+    /// Print all that is counted as text for Prometheus, or replace FILE by it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "-",
+        conflicts_with_all = ["json", "watch"]
+    )]
+    pub prometheus: Option<PathBuf>,
 }
 
 /// Arguments of `top`.

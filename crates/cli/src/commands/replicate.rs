@@ -13,6 +13,7 @@
 
 use super::stores::{explained, state_of};
 use crate::arguments::Replicate;
+use crate::statistics::replace_file;
 use crate::{interrupt, units};
 use anyhow::{Context, Error, Result};
 use image::ImageError;
@@ -356,10 +357,10 @@ impl<'a> Work<'a> {
         family("directfs_replica_checked_timestamp_seconds", "When this file was written.", seconds_now() as f64);
         if let Some(path) = Cache::of_user().replica_figures(&self.arguments.image) {
             // `stats` lacks them then.
-            let _ = write_whole(&path, &text);
+            let _ = replace_file(&path, &text);
         }
         let Some(path) = &self.arguments.prometheus else { return Ok(()) };
-        write_whole(path, &text).with_context(|| format!("cannot write figures to {}", path.display()))
+        replace_file(path, &text).with_context(|| format!("cannot write figures to {}", path.display()))
     }
 
     /// `stats` shows nothing of a replication that a signal has ended.
@@ -374,12 +375,4 @@ impl<'a> Work<'a> {
 fn label(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     crate::statistics::label(&path.to_string_lossy())
-}
-
-/// Replaces a file: readers see the old text or the new one.
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    std::fs::write(&temporary, text)?;
-    std::fs::rename(&temporary, path)
 }

@@ -11,10 +11,13 @@ pub use top::top;
 
 use crate::arguments::Stats;
 use crate::output;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use reading::Reading;
 use report::Totals;
-use std::io::IsTerminal;
+use std::fs::Permissions;
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -24,12 +27,16 @@ const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 /// Prints the statistics of an image.
 pub fn stats(arguments: &Stats) -> Result<()> {
     let first = Reading::take(&arguments.image)?;
-    if arguments.prometheus {
+    if let Some(file) = &arguments.prometheus {
         // A replication of this user keeps its figures there; a dead one shows by their age.
         let figures = store::Cache::of_user().replica_figures(&arguments.image);
         let replica = figures.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-        print!("{}{replica}", prometheus::text(&first));
-        return Ok(());
+        let text = format!("{}{replica}", prometheus::text(&first));
+        if file == Path::new("-") {
+            print!("{text}");
+            return Ok(());
+        }
+        return replace_file(file, &text).with_context(|| format!("cannot write figures to {}", file.display()));
     }
     if !arguments.watch {
         return show(&Totals::since_beginning(&first), arguments.json, false);
@@ -38,6 +45,21 @@ pub fn stats(arguments: &Stats) -> Result<()> {
     each_interval(first, arguments.interval, arguments.count, |before, now| {
         show(&Totals::between(before, now), arguments.json, clears)
     })
+}
+
+/// Replaces a file that everybody may read: readers see the old text or the new one. Others may be
+/// able to write its directory, so the new file has a name that they cannot foresee.
+pub fn replace_file(path: &Path, text: &str) -> std::io::Result<()> {
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        // For example /dev/stdout, which a rename would take from the whole machine.
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let readable = Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().prefix(".directfs-").permissions(readable).tempfile_in(directory)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
 }
 
 fn show(totals: &Totals, json: bool, clears: bool) -> Result<()> {

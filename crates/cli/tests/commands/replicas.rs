@@ -3,10 +3,12 @@
 use crate::stores::{Place, User, check, run_in};
 use crate::support::program::{Program, has_python};
 use crate::support::{can_mount, image_in, stderr, unmount};
+use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
@@ -162,6 +164,50 @@ fn an_image_in_use_that_does_not_change_makes_no_new_states() {
 }
 
 #[test]
+fn figures_in_a_directory_of_others_follow_no_link_and_wait_for_no_fifo() {
+    let place = Place::new();
+    let (image, user, directory) = (place.pushed(), place.user(), place.directory.path());
+    let [figures, victim] = ["figures.prom", "victim"].map(|name| directory.join(name));
+    fs::write(&victim, "precious").unwrap();
+    for planted in ["figures.prom", "figures.prom.new", ".figures.prom", "figures.prom.tmp"] {
+        std::os::unix::fs::symlink(&victim, directory.join(planted)).unwrap();
+    }
+    let option = format!("--prometheus={}", figures.display());
+    assert_eq!(user.does(&["stats", &image, &option]), "");
+    assert!(fs::symlink_metadata(&figures).unwrap().is_file(), "the link is replaced");
+    assert_eq!(fs::metadata(&figures).unwrap().permissions().mode() & 0o777, 0o644);
+    assert!(fs::read_to_string(&figures).unwrap().contains("directfs_image_info"));
+
+    let fifo = directory.join("figures.prom.new");
+    fs::remove_file(&fifo).unwrap();
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let replica = Replica::start(&user, &image, &place.url(), &[&option]);
+    wait_for_rounds(&figures, 2);
+    replica.signal(Signal::INT);
+    assert_eq!(replica.end().0, Some(0));
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    let is_ours = |name: &str| name.starts_with(".directfs-");
+    let left: Vec<_> = names_in(directory).into_iter().filter(|name| is_ours(name)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_store_in_a_directory_holds_only_what_its_format_names() {
+    let place = Place::new();
+    let image = place.pushed();
+    run_in(&image, "echo more > more");
+    place.user().does(&["push", &image, &place.url()]);
+    assert_eq!(names_in(&place.directory.path().join("store")), ["head", "head.lock", "layers"]);
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
 fn a_second_writer_stops_the_first_one_which_names_it() {
     let place = Place::new();
     let (image, url, user) = (place.pushed(), place.url(), place.user());
@@ -242,6 +288,7 @@ fn what_cannot_be_replicated_is_refused_with_the_reason() {
         (&["replicate", &image, "s3://user:secret@bucket/x"], 1, "s3://BUCKET/PREFIX"),
         (&["replicate", &image, &url, "--interval", "0s"], 2, "at least 1s"),
         (&["replicate", &image, &url, "--prometheus", "/dev/null/x"], 1, "cannot write figures"),
+        (&["stats", &image, "--prometheus=/dev/stdout"], 1, "no regular file"),
     ] {
         let message = user.fails(arguments, code);
         assert!(message.contains(said) && !message.contains("secret"), "{message}");

@@ -52,7 +52,7 @@ fn every_option_of_a_command_is_in_its_page() {
         let help = text(&help.stdout);
         let options: Vec<_> = help.lines().map(str::trim_start).filter(|line| line.starts_with('-')).collect();
         assert!(options.len() > 1, "{help}");
-        let words = options.iter().flat_map(|line| line.split([' ', ',', ':']));
+        let words = options.iter().flat_map(|line| line.split([' ', ',', ':', '[']));
         for option in words.filter(|word| word.starts_with('-') && word.len() > 1) {
             assert!(page.contains(&format!("\\fB{option}\\fR")), "{command} {option}: {page}");
         }
