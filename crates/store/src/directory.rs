@@ -60,8 +60,8 @@ impl Directory {
         }
     }
 
-    /// Removes an object and its lock, whatever has taken the place of its directory meanwhile. What
-    /// is removed is nothing that writers contend for.
+    /// Removes an object and its lock, whatever has taken the place of its directory meanwhile. No
+    /// two writers contend for what is removed.
     fn remove(&self, location: &Path) -> Result<()> {
         let path = self.0.path_to_filesystem(location)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
