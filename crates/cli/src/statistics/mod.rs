@@ -47,8 +47,8 @@ pub fn stats(arguments: &Stats) -> Result<()> {
     })
 }
 
-/// Replaces a file that all users may read: they see the old text or the new one. Others may be able
-/// to write its directory, so the new file has a name that they cannot foresee.
+/// Replaces a file that all users may read: they see the old text or the new one. Others may be
+/// able to write its directory, so the new file has a name that they cannot foresee.
 pub fn replace_file(path: &Path, text: &str) -> std::io::Result<()> {
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         // For example /dev/stdout, which a rename would take from the whole machine.
