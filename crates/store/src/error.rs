@@ -49,6 +49,14 @@ pub enum StoreError {
         /// What the client said.
         reason: String,
     },
+    /// Nothing can be written there.
+    #[error("cannot {action} {object}: the store has no such bucket or container; make it, or check the URL")]
+    NoBucket {
+        /// What was tried.
+        action: &'static str,
+        /// Location of the object.
+        object: String,
+    },
     /// There is no image.
     #[error("no image at {shown}; check bucket and prefix, or push one: directfs push IMAGE {shown}")]
     NoImage {

@@ -174,6 +174,10 @@ impl Objects {
             Error::NotImplemented { .. } | Error::NotSupported { .. } => {
                 Failure::Lasting(StoreError::NoConditions { shown: self.location.shown.clone() })
             }
+            // What is written need not be there, but its bucket.
+            Error::NotFound { .. } if matches!(action, "create" | "replace" | "write") => {
+                Failure::Lasting(StoreError::NoBucket { action, object })
+            }
             Error::NotFound { .. } => {
                 Failure::Lasting(StoreError::Damaged { object, reason: "it is not there".into() })
             }

@@ -429,8 +429,14 @@ fn free_port() -> u16 {
 #[test]
 fn an_image_goes_to_servers_of_s3_and_comes_back_in_two_states() {
     let moto = s3_server();
-    moto.iter().for_each(Server::make_bucket);
     let place = Place::on_disk();
+    if let Some(server) = &moto {
+        let user = User { home: place.directory.path().join("cache"), endpoint: Some(&server.endpoint) };
+        let image = image_in(place.directory.path());
+        let refused = user.fails(&["push", image.to_str().unwrap(), "s3://bucket/images/work"], 1);
+        assert!(refused.contains("no such bucket") && refused.contains("make it"), "{refused}");
+        server.make_bucket();
+    }
     for server in [moto, gateway(&place.directory.path().join("gateway"))].into_iter().flatten() {
         let (place, url) = (Place::new(), "s3://bucket/images/work");
         there_and_back(&place, url, Some(&server.endpoint));
