@@ -68,7 +68,7 @@ pub struct Experiments {
     #[arg(long, requires = "out", conflicts_with = "force")]
     pub resume: bool,
     /// Run so many experiments at once, each in a process of its own. Virtual times stay the same;
-    /// times by the clock get worse.
+    /// times by the clock get worse, and experiments that need a free processor fail.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "out", value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: u16,
     /// Write a part of a report, for a process that puts it together.
