@@ -1,10 +1,12 @@
 //! Ablations, for measurements in the lab (paper, V-C): no inode quick path ("nqp"), another
-//! structure than the hash table as the mindex ("_r", "_b"), a lock on directory logs ("nocon").
+//! structure than the hash table as the mindex ("_r", "_b"), a lock on directory logs ("nocon"),
+//! and the paper's own order of steps where the engine has another one ("as printed").
 //!
 //! Ablations act only on instrumented memory ([`Memory::WATCHED`]) and otherwise compile out. They
 //! meet the rest of the engine in three places: here for targets of entries, in
 //! `mindex::placement` for buckets and their locks, and in `reap::intents`, which frames each
-//! operation, for locks of logs.
+//! operation, for locks of logs. What is printed has branches in `create`, `lookup`, `attributes`,
+//! `remove` and `recycle`.
 //!
 //! Invariants
 //! - Another structure decides only which bucket holds the names of a hash; buckets, their chains
@@ -19,15 +21,18 @@
 //! Decision: docs/decisions/lab.md, "Ablations exist only on instrumented memory".
 
 use crate::ablation_options::{Ablation, Tree};
+use crate::attributes::Changes;
 use crate::components::NameIndex;
-use crate::dram::IntentKind;
+use crate::dram::{Cachelet, FLAG_READABLE, IntentKind, RETIRED_MAX, References};
 use crate::error::{Error, Result};
-use crate::fs::{Fs, Thread};
+use crate::format::LOG_SLOTS;
+use crate::fs::{Fs, Node, Thread};
 use crate::lock::LockGuard;
 use crate::mindex::{NameHash, Target, names_no_cachelet};
+use crate::property::write_attributes;
 use crate::sync::spin_loop;
-use core::sync::atomic::Ordering::Relaxed;
-use pmem::Memory;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use pmem::{Durable, Flushed, Memory};
 
 /// Attempts to take a guard before the thread sleeps: about ten microseconds. A guard protects many
 /// names and is held for most of a call, so waits are more frequent and longer than for a bucket's
@@ -81,6 +86,18 @@ impl<M: Memory> Fs<M> {
             Some(Target::Cachelet(index)) => Some(index),
             Some(Target::Inode(_)) | None => None,
         }
+    }
+
+    /// Whether steps follow the paper where the engine has others.
+    #[inline(always)]
+    pub(crate) fn is_as_printed(&self) -> bool {
+        M::WATCHED && self.ablation.as_printed
+    }
+
+    /// Whether a lookup passes over a file with this state word: it is being created (III-E).
+    #[inline(always)]
+    pub(crate) fn is_unreadable(&self, references: u64) -> bool {
+        self.is_as_printed() && references & References::flag(FLAG_READABLE) == 0
     }
 
     /// The structure in place of the hash table, if any.
@@ -138,6 +155,59 @@ impl<M: Memory> Thread<'_, M> {
         {
             logs.unlock();
         }
+    }
+
+    /// Line 10 of Algorithm 1: persists the tail of a directory's log, with what was flushed
+    /// before. The engine's format has no tail; a word of the directory's inode that recovery does
+    /// not read stands for it.
+    pub(crate) fn persist_tail(&self, directory: &Cachelet, flushed: Flushed) -> Result<Durable> {
+        let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
+        let tail = self.fs.pm.set64(&inode.reserved, directory.as_directory().log_tail().load(Relaxed));
+        Ok(self.fence_names(flushed.and(self.fs.pm.flush(tail))))
+    }
+
+    /// Lines 1 and 15 of Algorithm 1: whether lookups find a file that is being created.
+    pub(crate) fn set_readable(&self, cachelet: &Cachelet, is_readable: bool) {
+        let flag = References::flag(FLAG_READABLE);
+        if is_readable {
+            cachelet.references.fetch_or(flag, Release);
+        } else {
+            // No other thread has the cachelet yet.
+            cachelet.references.store(cachelet.references.load(Relaxed) & !flag, Relaxed);
+        }
+    }
+
+    /// chmod as in III-E and III-F: a property entry is persisted, its address is logged (in a word
+    /// of the inode that recovery does not read) and persisted, then mode and time in the cachelet
+    /// change by a store each. Of several writers at once, any may be the last.
+    pub(crate) fn change_mode_as_printed(&self, cachelet: &Cachelet, changes: &Changes) -> Result<()> {
+        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        let changed_ns = self.stamp_of(cachelet, changes)?;
+        let mut property = self.property_now(cachelet);
+        property.change(|property| changes.apply(property, changed_ns));
+        let sequence = cachelet.sequence.fetch_add(1, AcqRel).wrapping_add(1);
+        let (number, generation) = (cachelet.number.load(Relaxed), cachelet.generation.load(Relaxed));
+        let pm = &self.fs.pm;
+        pm.fence(write_attributes(self.fs, inode, &property, sequence, number, generation));
+        let entry = pm.offset_of(&inode.properties[(sequence & 1) as usize]);
+        pm.persist(pm.set64(&inode.reserved, entry));
+        cachelet.mode.store(property.mode, Release);
+        cachelet.changed_ns.store(changed_ns, Release);
+        Ok(())
+    }
+
+    /// A turn of the paper's collecting thread (III-G), for what this thread removed: a directory's
+    /// log is compacted once its invalid entries fill a page, and everything whose grace period is
+    /// over becomes free. Not pinned.
+    pub fn collect_garbage(&self, directory: Node) -> Result<()> {
+        if !self.fs.is_as_printed() {
+            // The engine collects by itself.
+            return Ok(());
+        }
+        if self.cachelet(directory)?.as_directory().log_counts().holes >= LOG_SLOTS {
+            self.maintenance().compact(directory)?;
+        }
+        self.recycler().recycle(RETIRED_MAX).map(drop)
     }
 }
 

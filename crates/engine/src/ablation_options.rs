@@ -10,6 +10,10 @@ pub struct Ablation {
     pub tree: Option<&'static dyn Tree>,
     /// Locks around appends to directory logs.
     pub logs: Option<&'static dyn LogLocks>,
+    /// Algorithm 1 and III-E to III-G as printed: a name is in the index, unreadable, until two
+    /// fences have made it durable; the tail of a log is persisted; chmod takes no lock; removals
+    /// leave their garbage to [`Thread::collect_garbage`](crate::Thread::collect_garbage).
+    pub as_printed: bool,
 }
 
 /// A structure that leads from hashes to buckets.

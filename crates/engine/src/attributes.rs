@@ -119,7 +119,7 @@ pub struct Changes {
 impl Changes {
     /// Applies the changes, except that of the access time, which is not in the property entry.
     #[inline(always)]
-    fn apply(&self, property: &mut Property, changed_ns: i64) {
+    pub(crate) fn apply(&self, property: &mut Property, changed_ns: i64) {
         if let Some(permissions) = self.permissions {
             property.mode = property.mode & !0o7777 | permissions & 0o7777;
         }
@@ -251,6 +251,23 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub fn change(&self, node: Node, decide: impl FnOnce(&Attributes) -> Result<Changes>) -> Result<Attributes> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
+        if self.fs.is_as_printed() {
+            let changes = decide(&self.attributes(cachelet)?)?;
+            if (Changes { permissions: None, ..changes }) == Changes::default() {
+                self.change_mode_as_printed(cachelet, &changes)?;
+                return self.attributes(cachelet);
+            }
+            return self.change_locked(cachelet, |_| Ok(changes));
+        }
+        self.change_locked(cachelet, decide)
+    }
+
+    /// [`Thread::change`] under the file's lock.
+    fn change_locked(
+        &self,
+        cachelet: &'f Cachelet,
+        decide: impl FnOnce(&Attributes) -> Result<Changes>,
+    ) -> Result<Attributes> {
         let _held = self.lock_file(cachelet)?;
         let before = self.attributes(cachelet)?;
         let changes = decide(&before)?;

@@ -302,7 +302,9 @@ impl<M: Memory> Fs<M> {
             let index = self.cachelet_of_entry(value, number)?;
             let cachelet = self.dram.cachelet(index).ok()?;
             let gone = References::flag(FLAG_RENAMING | FLAG_DEAD | FLAG_EVICTED);
-            let stands = cachelet.number.load(Acquire) == number && cachelet.references.load(Acquire) & gone == 0;
+            let is_number = cachelet.number.load(Acquire) == number;
+            let state = cachelet.references.load(Acquire);
+            let stands = is_number && state & gone == 0 && !self.is_unreadable(state);
             return (stands && index != 0 && was_stable(main, version))
                 .then_some(MainBucketLookup::Found(index, cachelet, number));
         }

@@ -190,6 +190,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     #[inline]
     pub(crate) fn recycle_some(self) {
         let worth_it = self.has_gathered() || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
+        let worth_it = worth_it && !self.fs.is_as_printed();
         // An error means that the region does not fit its layout; the next operation reports that,
         // too.
         if worth_it && !self.pinned() && self.recycle(BATCH).is_err() {

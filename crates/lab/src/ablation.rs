@@ -8,6 +8,10 @@
 //!   index. Keys are never removed, so readers are excluded only while a key is inserted.
 //! - *nocon*: appends to a directory's log lock the log, from before the slot is claimed until the
 //!   call's last fence.
+//! - *_paper*: the paper's steps where the engine has its own. A create follows Algorithm 1 (name
+//!   in the index but unreadable, two fences, persisted tail of the log). chmod takes no lock. A
+//!   session keeps no parent. A collecting thread reclaims from 100 removed names on; it runs in
+//!   the caller's turn, outside of recordings. Renames, data and recovery are the engine's.
 //!
 //! Trees have the buckets of the engine's hash table, and use as many bits of the hash as give the
 //! same load. So only the way to a bucket and the locks differ.
@@ -33,6 +37,8 @@ pub enum Variant {
     BTree,
     /// DirectFS_nocon.
     LockedLog,
+    /// DirectFS_paper.
+    AsPrinted,
 }
 
 /// Names per bucket, about as in the engine's hash table.
@@ -45,7 +51,8 @@ const RESERVED: u32 = FAN as u32;
 
 impl Variant {
     /// All variants except the unmodified engine.
-    pub const OTHERS: [Variant; 4] = [Variant::NoQuickPath, Variant::Radix, Variant::BTree, Variant::LockedLog];
+    pub const OTHERS: [Variant; 5] =
+        [Variant::NoQuickPath, Variant::Radix, Variant::BTree, Variant::LockedLog, Variant::AsPrinted];
 
     /// The engine's ablation for about this many names. A tree serves one file system, which may be
     /// in use until the process ends, so it is never freed.
@@ -57,6 +64,7 @@ impl Variant {
             Variant::Radix => Ablation { tree: Some(Box::leak(Box::new(Radix::new(bits)))), ..Ablation::default() },
             Variant::BTree => Ablation { tree: Some(Box::leak(Box::new(Balanced::new(bits)))), ..Ablation::default() },
             Variant::LockedLog => Ablation { logs: Some(&Locked), ..Ablation::default() },
+            Variant::AsPrinted => Ablation { as_printed: true, ..Ablation::default() },
         }
     }
 }

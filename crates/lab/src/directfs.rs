@@ -2,16 +2,19 @@
 //! program's call.
 
 use crate::calls::{Calls, Handle, System};
+use crate::multicore::record;
 use engine::format::FileKind;
 use engine::{Attributes, DirectoryHint, Fs, Node, Thread};
 use pmem::{Direct, Memory};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{CachedReference, Caller, Credentials, Errno, OpenFile, Result, Want};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 const ROOT: Credentials<'static> = Credentials::user(0, 0, &[]);
 /// Maximum depth of directories.
 const DEPTH_MAX: usize = 1 << 20;
+/// Invalid entries of a directory from which on they are reclaimed (DirectFS, III-G).
+const INVALID_MAX: u32 = 100;
 
 /// An attached image.
 pub struct DirectFs<'f, M: Memory = Direct>(pub &'f Fs<M>);
@@ -23,6 +26,9 @@ pub struct Session<'f, M: Memory = Direct> {
     parent: CachedReference,
     buffer: RefCell<Box<PathBuffer>>,
     files: RefCell<Files>,
+    /// Names that this session removed and that wait for the collecting thread; none if the engine
+    /// collects by itself.
+    invalid: Option<Cell<u32>>,
 }
 
 #[derive(Default)]
@@ -46,7 +52,18 @@ impl<M: Memory> System for DirectFs<'_, M> {
             parent: CachedReference::new(),
             buffer: RefCell::default(),
             files: RefCell::default(),
+            invalid: None,
         })
+    }
+}
+
+impl<M: Memory> DirectFs<'_, M> {
+    /// A session of the paper's design, for [`Ablation::as_printed`](engine::Ablation): it keeps no
+    /// parent between calls, and a collecting thread reclaims what it removes.
+    pub fn session_as_printed(&self) -> Result<Session<'_, M>> {
+        let mut session = self.session()?;
+        session.invalid = Some(Cell::new(0));
+        Ok(session)
     }
 }
 
@@ -70,7 +87,31 @@ fn inside<T>(outcome: Outcome<T>) -> Result<T> {
 
 impl<'f, M: Memory> Session<'f, M> {
     fn caller(&self) -> Caller<'_, 'f, M> {
-        Caller::new(&self.thread, ROOT).with_parent(&self.parent)
+        let caller = Caller::new(&self.thread, ROOT);
+        if self.invalid.is_some() { caller } else { caller.with_parent(&self.parent) }
+    }
+
+    /// After the removal of a name: the collecting thread's work, once enough names were removed.
+    /// It runs here, but on no recording, since in the paper it has a processor of its own.
+    fn removed(&self, path: &[u8]) -> Result<()> {
+        let Some(invalid) = &self.invalid else { return Ok(()) };
+        invalid.set(invalid.get() + 1);
+        if invalid.get() < INVALID_MAX {
+            return Ok(());
+        }
+        invalid.set(0);
+        record::beside(|| self.collect(path))
+    }
+
+    /// Collects what was removed in the directory of a path.
+    fn collect(&self, path: &[u8]) -> Result<()> {
+        let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        let collected = self.at(&path[..end.max(1)], LastLink::Follow, |node| Ok(self.thread.collect_garbage(node)?));
+        match collected {
+            // The path is another one by now.
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
+            done => done,
+        }
     }
 
     fn walk_start(&self) -> WalkStart {
@@ -173,17 +214,20 @@ impl<M: Memory> Calls for Session<'_, M> {
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
-        self.caller().unlink_path(&self.walk_start(), path, &mut self.buffer.borrow_mut()).and_then(inside)
+        self.caller().unlink_path(&self.walk_start(), path, &mut self.buffer.borrow_mut()).and_then(inside)?;
+        self.removed(path)
     }
 
     fn rmdir(&self, path: &[u8]) -> Result<()> {
-        self.caller().rmdir_path(&self.walk_start(), path, &mut self.buffer.borrow_mut()).and_then(inside)
+        self.caller().rmdir_path(&self.walk_start(), path, &mut self.buffer.borrow_mut()).and_then(inside)?;
+        self.removed(path)
     }
 
     fn rename(&self, from: &[u8], to: &[u8], flags: u32) -> Result<()> {
         let place = self.walk_start();
-        let buffer = &mut self.buffer.borrow_mut();
-        self.caller().rename_path((&place, from), (&place, to), flags, buffer).and_then(inside)
+        let renamed = self.caller().rename_path((&place, from), (&place, to), flags, &mut self.buffer.borrow_mut());
+        renamed.and_then(inside)?;
+        self.removed(from)
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {

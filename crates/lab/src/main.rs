@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     match cli::run(&Arguments::parse()) {
         Ok(code) => code,
         Err(error) if error.is::<Interrupted>() => {
-            eprintln!("interrupted; all files of this run are removed");
+            eprintln!("interrupted; finished experiments stay in the report, and --resume continues it");
             ExitCode::from(EXIT_INTERRUPTED)
         }
         Err(error) => {

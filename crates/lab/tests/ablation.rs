@@ -7,7 +7,7 @@ use engine::{LogLocks, Tree};
 use lab::ablation::Variant;
 use lab::calls::Calls;
 use lab::experiments::machine::{Machine, Plan, Subject, ablated, machine};
-use lab::experiments::memory::take_counts;
+use lab::experiments::memory::{Counts, take_counts};
 use pmem::Delays;
 use posix::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -281,7 +281,8 @@ fn a_log_is_locked_by_its_writer_and_released() {
 }
 
 /// Image lines that a stat reads with everything in memory.
-fn lines_of_a_warm_stat(subject: Subject) -> u64 {
+/// Accesses of a call to the image, after a mount and a stat of `/file`.
+fn counts_of(subject: Subject, call: impl Fn(&dyn Calls)) -> Counts {
     let delays = Delays { read_ns: 1, write_ns: 1 };
     let mut machine = machine(subject, PLAN).unwrap();
     with(&*machine, |calls| calls.create(b"/file", 0o644).unwrap());
@@ -289,15 +290,69 @@ fn lines_of_a_warm_stat(subject: Subject) -> u64 {
     with(&*machine, |calls| assert!(calls.stat(b"/file").is_ok()));
     // Empties the emulated cache.
     machine.slow_down(delays);
-    let mut read = 0;
+    let mut counts = Counts::default();
     let done = machine.with(&mut |calls| {
         take_counts();
-        calls.stat(b"/file")?;
-        read = take_counts().read;
+        call(calls);
+        counts = take_counts();
         Ok(())
     });
     done.unwrap();
-    read
+    counts
+}
+
+fn lines_of_a_warm_stat(subject: Subject) -> u64 {
+    counts_of(subject, |calls| assert!(calls.stat(b"/file").is_ok())).read
+}
+
+/// Algorithm 1 has a second fence and the line with the tail of the log. chmod has a second fence
+/// and the line with the address of the property entry.
+#[test]
+fn what_is_printed_has_the_papers_fences_and_lines() {
+    let subjects = [Subject::DirectFs, Subject::Ablated(Variant::AsPrinted)];
+    let create = |calls: &dyn Calls| calls.create(b"/new", 0o644).unwrap();
+    let chmod = |calls: &dyn Calls| calls.chmod(b"/file", 0o600).unwrap();
+    let remove = |calls: &dyn Calls| calls.unlink(b"/file").unwrap();
+    for (call, fences, lines) in [(&create as &dyn Fn(&dyn Calls), 1, 1), (&chmod, 1, 1), (&remove, 0, 0)] {
+        let [ours, printed] = subjects.map(|subject| counts_of(subject, call));
+        assert_eq!(printed.fences, ours.fences + fences);
+        assert_eq!(printed.flushed, ours.flushed + lines);
+    }
+}
+
+/// While a thread creates a name, others either do not find it or find it whole, and a second
+/// create fails.
+#[test]
+fn a_name_that_is_being_created_is_taken_and_cannot_be_read() {
+    const NAMES: u64 = 2000;
+    let machine = variant(Variant::AsPrinted, MANY);
+    with(&*machine, |calls| calls.mkdir(b"/shared", 0o755).unwrap());
+    let made = AtomicU64::new(0);
+    in_threads(&*machine, |thread, calls| {
+        for index in 0..NAMES {
+            let path = shared('a', index);
+            match thread % 2 {
+                0 if calls.create(&path, 0o640).is_ok() => drop(made.fetch_add(1, Relaxed)),
+                0 => assert_eq!(calls.create(&path, 0o640), Err(Errno::EEXIST)),
+                _ => assert!(calls.stat(&path).map_or(true, |found| found.mode & 0o777 == 0o640)),
+            }
+        }
+    });
+    assert_eq!(made.load(Relaxed), NAMES);
+    with(&*machine, |calls| assert_eq!(names(calls, NAMES).len() as u64, NAMES));
+}
+
+/// The collecting thread reuses what many removals left.
+#[test]
+fn the_collecting_thread_gives_back_the_space_of_removed_names() {
+    let machine = ablated(Plan::of_names(300), Variant::AsPrinted.ablation(FEW)).unwrap();
+    with(&*machine, |calls| {
+        for round in 0..100 {
+            let paths: Vec<_> = (0..300).map(|index| format!("/file{round}-{index}").into_bytes()).collect();
+            paths.iter().for_each(|path| calls.create(path, 0o644).unwrap());
+            paths.iter().for_each(|path| calls.unlink(path).unwrap());
+        }
+    });
 }
 
 #[test]
@@ -317,7 +372,9 @@ fn each_subject_is_the_variant_of_its_name() {
         assert_eq!(ablation.without_quick_path, kind == Variant::NoQuickPath);
         assert_eq!(ablation.tree.is_some(), matches!(kind, Variant::Radix | Variant::BTree));
         assert_eq!(ablation.logs.is_some(), kind == Variant::LockedLog);
+        assert_eq!(ablation.as_printed, kind == Variant::AsPrinted);
     }
     let names: BTreeSet<&str> = Variant::OTHERS.map(|kind| Subject::Ablated(kind).name()).into_iter().collect();
-    assert_eq!(names, BTreeSet::from(["DirectFS_b", "DirectFS_nocon", "DirectFS_nqp", "DirectFS_r"]));
+    let wanted = ["DirectFS_b", "DirectFS_nocon", "DirectFS_nqp", "DirectFS_paper", "DirectFS_r"];
+    assert_eq!(names, BTreeSet::from(wanted));
 }

@@ -93,6 +93,31 @@ fn an_experiment_prints_its_numbers_and_leaves_a_report_that_is_not_overwritten(
     assert!(forced.status.success(), "{}", stderr(&forced));
 }
 
+/// The report of two processes is that of one, and what one process left is not done again.
+#[test]
+fn jobs_make_one_report_and_an_interrupted_one_continues() {
+    let directory = scratch();
+    let out = directory.path().join("report");
+    let kept = out.join("soupfs-fig3.kept");
+    let part = ["soupfs-fig3", "--quick", "--virtual", "--part", "--out", out.to_str().unwrap()];
+    assert!(lab(&part).status.success());
+    let before = fs::read_to_string(&kept).unwrap();
+    assert!(!out.join("index.html").exists(), "a part is no report");
+
+    let report = ["soupfs-fig3", "--quick", "--virtual", "--resume", "--jobs", "2", "--out", out.to_str().unwrap()];
+    let resumed = lab(&report);
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert!(!stderr(&resumed).contains("soupfs-fig3"), "done again: {}", stderr(&resumed));
+    let section = before.split_once("<h2").unwrap().1;
+    assert!(fs::read_to_string(out.join("index.html")).unwrap().contains(section));
+    assert!(!kept.exists(), "nothing is left to continue");
+
+    let again = lab(&report);
+    assert!(again.status.success() && stderr(&again).contains("soupfs-fig3"), "{}", stderr(&again));
+    let other = lab(&[&report[..1], &["--quick", "--clock"], &report[3..]].concat());
+    assert!(other.status.success() && stderr(&other).contains("soupfs-fig3"), "of other times: {}", stderr(&other));
+}
+
 #[test]
 fn an_image_of_each_system_is_made_recognised_and_mounted() {
     if fuse::open_device().is_err() {

@@ -2,7 +2,7 @@
 //! numbers: that needs a quiet machine.
 
 use lab::experiments::machine::machine_for;
-use lab::experiments::report::{Circumstances, html, text, tsv};
+use lab::experiments::report::{Circumstances, Part, html, text, tsv};
 use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Plan, Size, Subject, Times, find};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ fn names_are_unique_and_name_their_paper() {
     assert_eq!(names.len(), CATALOGUE.len());
     for experiment in CATALOGUE {
         let of_a_paper = ["directfs-", "byvfs-", "soupfs-"].iter().any(|paper| experiment.name.starts_with(paper));
-        let of_the_lab = ["multicore", "kernel", "sensitivity"].contains(&experiment.name);
+        let of_the_lab = ["multicore", "fxmark", "kernel", "sensitivity"].contains(&experiment.name);
         assert!(of_a_paper || of_the_lab, "{}", experiment.name);
         assert!(experiment.question.ends_with('?'), "{}", experiment.question);
         assert!((experiment.needs_bytes)(Size::Full) >= (experiment.needs_bytes)(Size::Quick));
@@ -51,7 +51,7 @@ fn names_are_unique_and_name_their_paper() {
 #[test]
 fn the_papers_table_is_typed_in_whole() {
     let findings = tiny("directfs-table2");
-    assert_eq!(findings.measures.len(), 14 * 7);
+    assert_eq!(findings.measures.len(), 14 * 8);
     assert!(findings.measures.iter().all(|measure| measure.paper.is_some()));
     // The paper's own averages follow from its table.
     let rows: BTreeSet<&str> = findings.measures.iter().map(|measure| measure.row.as_str()).collect();
@@ -67,18 +67,22 @@ fn the_papers_table_is_typed_in_whole() {
 fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
     let experiment = find("soupfs-fig3").expect("it is in the catalogue");
     let findings = tiny("soupfs-fig3");
-    let report = html(&Circumstances::default(), &[(experiment, Ok(&findings))]);
+    let part = Part::new(experiment, Ok(&findings), 1.5);
+    let report = html(&Circumstances::default(), std::slice::from_ref(&part));
     assert!(report.contains("<svg") && report.contains("soupfs-fig3") && report.contains("18.0"));
     for outside in ["http://", "https://", "src=", "<script", "<link"] {
         let places: Vec<_> = report.match_indices(outside).collect();
         let own = outside == "http://" && places.len() == report.matches("http://www.w3.org/2000/svg").count();
         assert!(places.is_empty() || own, "{outside}");
     }
-    let failed = html(&Circumstances::default(), &[(experiment, Ok(&findings)), (experiment, Err("no <room>"))]);
+    let failed = html(&Circumstances::default(), &[part.clone(), Part::new(experiment, Err("no <room>"), 0.0)]);
     assert!(
         failed.contains("class=\"fails\">It failed: no &lt;room&gt;.") && failed.contains("Experiments that failed: 1")
     );
     assert!(failed.contains("<svg"), "the others go on");
+    let kept = part.to_text("program");
+    assert_eq!(Part::from_text(&kept, "program"), Some(part), "a kept part is the same part");
+    assert_eq!(Part::from_text(&kept, "another program"), None);
     assert!(text(experiment, &findings).contains("unlink"));
     assert_eq!(tsv(&findings).lines().count(), findings.measures.len() + 1);
     assert!(report.matches("unlink by delay").count() >= 2, "the plot has a heading and an accessible name");

@@ -1,6 +1,6 @@
 //! Virtual time: the same number in every run, and what it must show.
 
-use lab::experiments::report::{Circumstances, html};
+use lab::experiments::report::{Circumstances, Part, html};
 use lab::experiments::{Bench, Findings, Size, Times, find};
 use lab::virtual_time::memories::MEMORIES;
 
@@ -40,7 +40,8 @@ fn a_second_run_gives_the_same_digits_and_soupfs_waits_for_no_flush() {
         assert_eq!(first.work, second.work);
         assert!(!first.work.is_empty(), "{name}: nothing was counted");
         assert!(first.plots.iter().flat_map(|plot| &plot.here).all(|series| series.values.iter().all(Option::is_some)));
-        let report = html(&Circumstances::default(), &[(find(name).expect("as above"), Ok(&first))]);
+        let part = Part::new(find(name).expect("as above"), Ok(&first), 0.0);
+        let report = html(&Circumstances::default(), &[part]);
         assert!(report.contains("virtual DRAM") && !report.contains("NaN"));
         assert!(first.claims.iter().all(|claim| !claim.sentence(&first.memories).contains("not measured")));
     }

@@ -368,6 +368,24 @@ impl<'f, M: Memory> Thread<'f, M> {
         // `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
         let named = NameTarget { number: fresh.number, generation, kind: new.kind };
+        if self.fs.is_as_printed() {
+            // Lines 1 and 2; the space for dentry and slot (4 to 9) was claimed before.
+            let dentry = self.write_dentry_alone(prepared, named, name, fresh.time)?;
+            self.fill_new_cachelet(fresh);
+            self.set_readable(fresh.cachelet, false);
+            // Line 3.
+            self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
+            drop(held);
+            // Lines 10 to 12.
+            let durable = self.persist_tail(prepared.directory, inode.and(dentry.flushed()))?;
+            let word = slot_word(prepared.dentry_offset, SlotTag::Dentry);
+            self.fs.pm.persist(self.fs.pm.commit(prepared.slot.word, word, durable));
+            // Lines 13 to 15.
+            self.touch_directory(prepared.directory, fresh.time);
+            self.set_readable(fresh.cachelet, true);
+            self.take_effect();
+            return Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number });
+        }
         let dentry = self.write_dentry(prepared, named, name, fresh.time)?;
         self.fill_new_cachelet(fresh);
         // Crash point: any subset of the four lines is durable. Recovery verifies all of them

@@ -361,6 +361,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                 backoff.pause_pinned()?;
                 continue;
             }
+            if self.fs.is_unreadable(cachelet.references.load(Acquire)) {
+                return Err(Error::NotFound);
+            }
             return Ok((index, cachelet, number));
         }
     }

@@ -1,7 +1,7 @@
 //! Commands, options, help and examples.
 
 use clap::{Args, Parser, Subcommand};
-use lab::experiments::Times;
+use lab::experiments::{Size, Times};
 use lab::mount::SystemKind;
 use std::path::PathBuf;
 
@@ -20,6 +20,7 @@ Examples:
   lab directfs-table2
   lab directfs-table2 --virtual     the same numbers in every run
   lab all --quick --out report      all experiments, in small sizes
+  lab all --quick --virtual --jobs 2 --out report
   lab all --out report              the papers' sizes
 
 Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted."
@@ -63,9 +64,24 @@ pub struct Experiments {
     /// Overwrite an existing report.
     #[arg(long, short)]
     pub force: bool,
+    /// Continue a report that was interrupted: leave out the experiments that it has already.
+    #[arg(long, requires = "out", conflicts_with = "force")]
+    pub resume: bool,
+    /// Run so many experiments at once, each in a process of its own. Virtual times stay the same;
+    /// times by the clock get worse, and experiments that need a free processor fail.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "out", value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: u16,
+    /// Write a part of a report, for a process that puts it together.
+    #[arg(long, hide = true, requires = "out", conflicts_with = "resume")]
+    pub part: bool,
 }
 
 impl Experiments {
+    /// The size of the experiments.
+    pub fn size(&self) -> Size {
+        if self.quick { Size::Quick } else { Size::Full }
+    }
+
     /// The kinds of time to take.
     pub fn times(&self) -> Times {
         match (self.only_virtual, self.only_clock) {

@@ -5,10 +5,14 @@ use super::interrupt::{Flag, Interrupted};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail};
 use console::terminal::{bold, dim, end_with_reader};
-use lab::experiments::report::{self, Circumstances};
-use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, find};
+use lab::experiments::report::{self, Circumstances, Part};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, find};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The report file in its directory.
 const REPORT: &str = "index.html";
@@ -26,7 +30,7 @@ pub fn run(arguments: &Experiments) -> Result<()> {
         name => vec![find(name).with_context(|| format!("no experiment {name}; use one of {}", names()))?],
     };
     let made = match &arguments.out {
-        Some(directory) => prepare(directory, &chosen, arguments.force)?,
+        Some(directory) => prepare(directory, &chosen, arguments.force || arguments.resume)?,
         None => false,
     };
     let done = Flag::catch().and_then(|interrupted| carry_out(&chosen, arguments, &interrupted));
@@ -37,72 +41,166 @@ pub fn run(arguments: &Experiments) -> Result<()> {
     done
 }
 
-/// An experiment, and its findings or why it failed.
-type Done<'e> = (&'e Experiment, Result<Findings, String>);
-
 /// Runs experiments, and prints the findings of a single one. After each it writes the report. A
 /// failed one is a section of the report, and the others go on.
 fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag) -> Result<()> {
-    let size = if arguments.quick { Size::Quick } else { Size::Full };
     let begun = std::time::Instant::now();
-    let is_terminal = std::io::stderr().is_terminal();
-    let mut done: Vec<Done<'_>> = Vec::new();
-    let mut seconds = Vec::new();
-    for (index, experiment) in chosen.iter().enumerate() {
-        let name = format!("[{}/{}] {}", index + 1, chosen.len(), experiment.name);
-        let progress = |step: &str| {
-            if is_terminal {
-                // One line that is rewritten in place.
-                eprint!("{CLEAR_LINE}");
-                anstream::eprint!("{} {}", bold(&name), dim(step));
-            }
+    let made_by = made_by(arguments);
+    let parts: Mutex<Vec<Option<Part>>> = Mutex::new(vec![None; chosen.len()]);
+    if let (Some(directory), true) = (&arguments.out, arguments.resume) {
+        let kept = |experiment: &&Experiment| {
+            let text = std::fs::read_to_string(part_of(directory, experiment)).ok()?;
+            Part::from_text(&text, &made_by).filter(|part| part.name == experiment.name && !part.has_failed)
         };
-        if !is_terminal {
-            eprintln!("{name} ...");
-        }
-        let times = arguments.times();
-        let bench = Bench { size, times, stop: &|| interrupted.is_set(), progress: &progress };
-        let start = std::time::Instant::now();
-        let carried_out = experiment.carry_out(&bench);
-        seconds.push(format!("{} {:.0}", experiment.name, start.elapsed().as_secs_f64()));
-        if is_terminal {
-            eprint!("{CLEAR_LINE}");
-        }
-        match carried_out {
-            Err(Failure::Interrupted) => return Err(Interrupted.into()),
-            Err(failure) if chosen.len() == 1 => {
-                return Err(anyhow::Error::new(failure).context(format!("experiment {} failed", experiment.name)));
-            }
-            Err(failure) => {
-                eprintln!("experiment {} failed: {failure}", experiment.name);
-                done.push((experiment, Err(failure.to_string())));
-            }
-            Ok(findings) => {
-                if chosen.len() == 1 {
-                    print!("{}", report::text(experiment, &findings));
-                }
-                done.push((experiment, Ok(findings)));
-            }
-        }
-        if let Some(directory) = &arguments.out {
-            write(directory, size, &done, &seconds.join(", "))?;
-        }
+        *lock(&parts) = chosen.iter().map(kept).collect();
     }
-    if let Some(directory) = &arguments.out {
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<()> {
+        loop {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(experiment) = chosen.get(index) else { return Ok(()) };
+            if lock(&parts)[index].is_some() {
+                continue;
+            }
+            let number = format!("[{}/{}] {}", index + 1, chosen.len(), experiment.name);
+            let part = match arguments.jobs {
+                1 => run_here(&number, experiment, chosen.len() == 1, arguments, interrupted)?,
+                _ => run_apart(&number, experiment, arguments, interrupted)?,
+            };
+            let Some(directory) = &arguments.out else { continue };
+            save(&part_of(directory, experiment), &part.to_text(&made_by))?;
+            let mut parts = lock(&parts);
+            parts[index] = Some(part);
+            if !arguments.part {
+                write(directory, arguments, &parts)?;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..arguments.jobs).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        let others = others.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread ended early")));
+        others.fold(own, Result::and)
+    })?;
+    let parts = lock(&parts);
+    if let (Some(directory), false) = (&arguments.out, arguments.part) {
+        // All parts may have been there.
+        write(directory, arguments, &parts)?;
+    }
+    let parts: Vec<&Part> = parts.iter().flatten().collect();
+    let failed: Vec<&str> = parts.iter().filter(|part| part.has_failed).map(|part| &part.name[..]).collect();
+    if let (Some(directory), false) = (&arguments.out, arguments.part) {
         println!(
             "{} in {:.0} s: {}",
-            counted(done.len(), "experiment"),
+            counted(parts.len(), "experiment"),
             begun.elapsed().as_secs_f64(),
             directory.join(REPORT).display()
         );
+        if failed.is_empty() {
+            // The report is whole, and nothing is left to continue.
+            chosen.iter().for_each(|experiment| drop(std::fs::remove_file(part_of(directory, experiment))));
+        }
     }
-    let failed: Vec<&str> =
-        done.iter().filter(|(_, outcome)| outcome.is_err()).map(|(experiment, _)| experiment.name).collect();
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        bail!("{} failed: {}", counted(failed.len(), "experiment"), failed.join(", "))
+    match &failed[..] {
+        [] => Ok(()),
+        failed => bail!("{} failed: {}", counted(failed.len(), "experiment"), failed.join(", ")),
     }
+}
+
+/// Writes the report of what is done.
+fn write(directory: &Path, arguments: &Experiments, parts: &[Option<Part>]) -> Result<()> {
+    let done: Vec<Part> = parts.iter().flatten().cloned().collect();
+    save(&directory.join(REPORT), &report::html(&circumstances(arguments), &done))
+}
+
+/// Runs an experiment in this process.
+fn run_here(
+    name: &str,
+    experiment: &Experiment,
+    is_only_one: bool,
+    arguments: &Experiments,
+    interrupted: &Flag,
+) -> Result<Part> {
+    let is_terminal = std::io::stderr().is_terminal();
+    let progress = |step: &str| {
+        if is_terminal {
+            // One line that is rewritten in place.
+            eprint!("{CLEAR_LINE}");
+            anstream::eprint!("{} {}", bold(name), dim(step));
+        }
+    };
+    if !is_terminal {
+        eprintln!("{name} ...");
+    }
+    let size = arguments.size();
+    let bench = Bench { size, times: arguments.times(), stop: &|| interrupted.is_set(), progress: &progress };
+    let start = std::time::Instant::now();
+    let carried_out = experiment.carry_out(&bench);
+    let seconds = start.elapsed().as_secs_f64();
+    if is_terminal {
+        eprint!("{CLEAR_LINE}");
+    }
+    match carried_out {
+        Err(Failure::Interrupted) => Err(Interrupted.into()),
+        Err(failure) if is_only_one && !arguments.part => {
+            Err(anyhow::Error::new(failure).context(format!("experiment {} failed", experiment.name)))
+        }
+        Err(failure) => {
+            eprintln!("experiment {} failed: {failure}", experiment.name);
+            Ok(Part::new(experiment, Err(&failure.to_string()), seconds))
+        }
+        Ok(findings) => {
+            if is_only_one && !arguments.part {
+                print!("{}", report::text(experiment, &findings));
+            }
+            if let Some(directory) = &arguments.out {
+                save(&numbers_of(directory, experiment), &report::tsv(&findings))?;
+            }
+            Ok(Part::new(experiment, Ok(&findings), seconds))
+        }
+    }
+}
+
+/// How often a process is asked whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Runs an experiment in a process of its own, which leaves a part of the report.
+fn run_apart(name: &str, experiment: &Experiment, arguments: &Experiments, interrupted: &Flag) -> Result<Part> {
+    let Some(directory) = &arguments.out else { bail!("--jobs needs --out") };
+    eprintln!("{name} ...");
+    // An earlier report may have left one, and the process may end before it writes its own.
+    let _ = std::fs::remove_file(part_of(directory, experiment));
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program's file")?);
+    command.arg(experiment.name).arg("--part").arg("--force").arg("--out").arg(directory);
+    let flags =
+        [(arguments.quick, "--quick"), (arguments.only_virtual, "--virtual"), (arguments.only_clock, "--clock")];
+    command.args(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start a job")?;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if interrupted.is_set() {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(Interrupted.into());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    };
+    let left = std::fs::read_to_string(part_of(directory, experiment)).ok();
+    let part = left.and_then(|text| Part::from_text(&text, &made_by(arguments)));
+    Ok(part.unwrap_or_else(|| Part::new(experiment, Err(&format!("its process ended: {status}")), 0.0)))
+}
+
+/// What decides the results of an experiment: a part that was made otherwise is made again.
+fn made_by(arguments: &Experiments) -> String {
+    let file = std::env::current_exe().and_then(std::fs::metadata).ok();
+    let program = file.map(|file| (file.len(), file.modified().ok()));
+    format!("{:?} {:?} {} {program:?}", arguments.size(), arguments.times(), env!("CARGO_PKG_VERSION"))
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn names() -> String {
@@ -122,6 +220,11 @@ fn numbers_of(directory: &Path, experiment: &Experiment) -> PathBuf {
     directory.join(format!("{}.tsv", experiment.name))
 }
 
+/// The file that keeps an experiment's part of a report that is not whole.
+fn part_of(directory: &Path, experiment: &Experiment) -> PathBuf {
+    directory.join(format!("{}.kept", experiment.name))
+}
+
 /// Creates the directory, and refuses to overwrite a report before anything is measured; returns
 /// whether the directory is new.
 fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<bool> {
@@ -137,15 +240,6 @@ fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<bool
     Ok(is_new)
 }
 
-fn write(directory: &Path, size: Size, done: &[Done<'_>], seconds: &str) -> Result<()> {
-    let all: Vec<report::Outcome<'_>> =
-        done.iter().map(|(experiment, outcome)| (*experiment, outcome.as_ref().map_err(String::as_str))).collect();
-    if let Some((experiment, Ok(findings))) = all.last() {
-        save(&numbers_of(directory, experiment), &report::tsv(findings))?;
-    }
-    save(&directory.join(REPORT), &report::html(&circumstances(size, seconds), &all))
-}
-
 /// Atomically: a reader never sees half a report.
 fn save(path: &Path, text: &str) -> Result<()> {
     let part = path.with_extension("part");
@@ -157,7 +251,7 @@ fn save(path: &Path, text: &str) -> Result<()> {
     saved.with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn circumstances(size: Size, seconds: &str) -> Circumstances {
+fn circumstances(arguments: &Experiments) -> Circumstances {
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
     let mut facts = vec![
         ("machine".to_owned(), machine()),
@@ -165,8 +259,7 @@ fn circumstances(size: Size, seconds: &str) -> Circumstances {
         ("DirectFS".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ("command".to_owned(), std::env::args().collect::<Vec<_>>().join(" ")),
         ("date".to_owned(), date()),
-        ("seconds".to_owned(), seconds.to_owned()),
-        ("sizes".to_owned(), if size == Size::Quick { QUICK } else { "full" }.to_owned()),
+        ("sizes".to_owned(), if arguments.quick { QUICK } else { "full" }.to_owned()),
     ];
     if let Some(load) = read("/proc/loadavg").split(' ').next() {
         let meaning =

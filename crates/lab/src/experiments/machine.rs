@@ -60,6 +60,7 @@ impl Subject {
             Subject::Ablated(Variant::Radix) => "DirectFS_r",
             Subject::Ablated(Variant::BTree) => "DirectFS_b",
             Subject::Ablated(Variant::LockedLog) => "DirectFS_nocon",
+            Subject::Ablated(Variant::AsPrinted) => "DirectFS_paper",
             Subject::Nova => "NOVA",
             Subject::Pmfs => "PMFS",
             Subject::SoupFs => "SoupFS",
@@ -383,7 +384,8 @@ impl DirectFsMachine {
 impl Machine for DirectFsMachine {
     fn with(&self, work: Work<'_>) -> Result<()> {
         let fs = self.fs.as_ref().ok_or(Failure::Call(Errno::EIO))?;
-        work(&DirectFs(fs).session()?)
+        let directfs = DirectFs(fs);
+        if self.ablation.as_printed { work(&directfs.session_as_printed()?) } else { work(&directfs.session()?) }
     }
 
     fn slow_down(&mut self, delays: Delays) {

@@ -4,8 +4,8 @@
 //! ```text
 //!   CATALOGUE   the experiments and their source in the papers
 //!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
-//!   calls, soupfs, threads, files, trees, index: one module per workload; bare, timed, loops,
-//!               programs and parts serve them
+//!   calls, soupfs, threads, fxmark, files, trees, index: one module per workload; bare, timed,
+//!               loops, programs and parts serve them
 //!   cached      memory for a cached file
 //!   kernel      the running kernel beside the lab's VFS layer
 //!   sensitivity gains on machines between the papers'
@@ -33,6 +33,7 @@ pub mod chart;
 mod clock;
 pub mod files;
 pub mod findings;
+pub mod fxmark;
 pub mod index;
 pub mod kernel;
 mod loops;
@@ -183,6 +184,7 @@ pub const CATALOGUE: &[Experiment] = &[
     soupfs::FIGURE_3,
     files::SOUPFS_FIGURE_4,
     files::SOUPFS_FIGURE_5,
+    fxmark::FXMARK,
     cached::CACHED_FILE,
     kernel::KERNEL_CALLS,
     sensitivity::SENSITIVITY,

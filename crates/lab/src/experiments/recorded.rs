@@ -25,20 +25,25 @@ use std::ops::Range;
 const fn calls_recorded(size: Size) -> (u64, u64) {
     match size {
         Size::Tiny => (0, 1),
-        Size::Quick => (2, 8),
+        Size::Quick => (1, 3),
         Size::Full => (4, 32),
     }
 }
 
 /// Names of a directory. An index that is built at the first call costs the same for each of them.
 pub const fn names_recorded(size: Size) -> u64 {
-    size.pick(8, 100, 500)
+    size.pick(8, 60, 500)
 }
 
 /// A row ends early after this many instructions, which linear searches take.
-const INSTRUCTIONS_MAX: u64 = 500_000;
+const fn instructions_max(size: Size) -> u64 {
+    size.pick(10_000, 30_000, 500_000)
+}
+
 /// Calls that count even so.
-const CALLS_MIN: u64 = 4;
+const fn calls_min(size: Size) -> u64 {
+    size.pick(1, 1, 4)
+}
 /// Longest path of an experiment.
 const PATH_MAX: usize = 64;
 
@@ -154,7 +159,10 @@ impl VirtualMeter {
         }
         let counts_from = if calls > next + filling { next + filling } else { next };
         let (mut instructions, mut after) = (0, 0);
-        while next < calls && after < counted && (instructions < INSTRUCTIONS_MAX || after < CALLS_MIN) {
+        while next < calls
+            && after < counted
+            && (instructions < instructions_max(self.size) || after < calls_min(self.size))
+        {
             if next == counts_from {
                 self.recorder.take();
             }

@@ -85,11 +85,95 @@ details { margin: 1em 0; } summary { cursor: pointer; }
 nav a { margin-right: 1em; }
 ";
 
-/// An experiment, and its findings or why it failed.
-pub type Outcome<'e> = (&'e Experiment, Result<&'e Findings, &'e str>);
+/// What the report says of one experiment. It is made once, when the experiment ends, and can be
+/// kept in a file, so that a report can be continued and put together from several processes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Part {
+    /// The experiment.
+    pub name: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// Whether it failed.
+    pub has_failed: bool,
+    /// Numbers of claims: in the order of [`Verdict::ALL`], then those that were not measured.
+    verdicts: [usize; 5],
+    /// Columns of the table of claims.
+    columns: Vec<String>,
+    /// Rows of that table.
+    rows: String,
+    section: String,
+}
 
-/// All outcomes in one file.
-pub fn html(circumstances: &Circumstances, all: &[Outcome<'_>]) -> String {
+/// First line of a kept part.
+const KEPT: &str = "part of a report, version 1";
+
+impl Part {
+    /// The part of an experiment, from its findings or from why it failed.
+    pub fn new(experiment: &Experiment, outcome: Result<&Findings, &str>, seconds: f64) -> Part {
+        let mut part = Part { name: experiment.name.to_owned(), seconds, ..Part::default() };
+        match outcome {
+            Ok(findings) => {
+                part.columns = findings.memories.iter().map(Medium::name).collect();
+                for claim in &findings.claims {
+                    row(&mut part.rows, experiment, findings, claim);
+                    let decision = claim.decision(&findings.memories);
+                    let at = Verdict::ALL.iter().position(|(verdict, _)| Some(*verdict) == decision);
+                    part.verdicts[at.unwrap_or(Verdict::ALL.len())] += 1;
+                }
+                section(&mut part.section, experiment, findings);
+            }
+            Err(failure) => {
+                part.has_failed = true;
+                let _ = write!(
+                    part.section,
+                    "<h2 id=\"{0}\">{0}: {1}</h2><p class=\"fails\">It failed: {2}.</p>",
+                    experiment.name,
+                    escaped(experiment.question),
+                    escaped(failure)
+                );
+            }
+        }
+        part
+    }
+
+    /// As the content of a file. `made_by` says what must be equal for the part to be used again.
+    pub fn to_text(&self, made_by: &str) -> String {
+        let verdicts = self.verdicts.map(|count| count.to_string()).join(" ");
+        format!(
+            "{KEPT}\n{made_by}\n{}\n{}\n{}\n{verdicts}\n{}\n{}\n{}{}",
+            self.name,
+            self.seconds,
+            self.has_failed,
+            self.columns.join("\t"),
+            self.rows.len(),
+            self.rows,
+            self.section
+        )
+    }
+
+    /// From the content of a file; none if it is no part, or another program or size made it.
+    pub fn from_text(text: &str, made_by: &str) -> Option<Part> {
+        let mut rest = text;
+        let mut line = || {
+            let (line, after) = rest.split_once('\n')?;
+            rest = after;
+            Some(line)
+        };
+        if line()? != KEPT || line()? != made_by {
+            return None;
+        }
+        let (name, seconds, has_failed) = (line()?.to_owned(), line()?.parse().ok()?, line()?.parse().ok()?);
+        let counts: Vec<usize> = line()?.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let columns = line()?.split('\t').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let length: usize = line()?.parse().ok()?;
+        let (rows, section) = rest.split_at_checked(length)?;
+        let (rows, section) = (rows.to_owned(), section.to_owned());
+        Some(Part { name, seconds, has_failed, verdicts: counts.try_into().ok()?, columns, rows, section })
+    }
+}
+
+/// All parts in one file.
+pub fn html(circumstances: &Circumstances, all: &[Part]) -> String {
     let mut out = String::from(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">",
     );
@@ -104,40 +188,26 @@ pub fn html(circumstances: &Circumstances, all: &[Outcome<'_>]) -> String {
     machines(&mut out);
     out.push_str("<p>Every system runs the same calls in one process, without system calls: compare the subjects with each other, not with the papers' times. Virtual columns replay recorded calls on a named machine, and are the same in every run. The others are measured by the clock: one thread in its processor time, the minimum of several rounds. Their memories are emulated: the first number is a delay for each line read from the image that is not in an emulated cache of 32 MiB, the second for each line written to it.</p>");
     out.push_str("<table><tbody>");
-    for (name, value) in &circumstances.facts {
+    let seconds: Vec<String> = all.iter().map(|part| format!("{} {:.0}", part.name, part.seconds)).collect();
+    let seconds = ("seconds".to_owned(), seconds.join(", "));
+    for (name, value) in circumstances.facts.iter().chain([&seconds]) {
         let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));
     }
     out.push_str("</tbody></table>");
-    for (experiment, outcome) in all {
-        match outcome {
-            Ok(findings) => section(&mut out, experiment, findings),
-            Err(failure) => {
-                let _ = write!(
-                    out,
-                    "<h2 id=\"{0}\">{0}: {1}</h2><p class=\"fails\">It failed: {2}.</p>",
-                    experiment.name,
-                    escaped(experiment.question),
-                    escaped(failure)
-                );
-            }
-        }
-    }
+    all.iter().for_each(|part| out.push_str(&part.section));
     out.push_str("</body></html>\n");
     out
 }
 
 /// How many claims hold, in one paragraph.
-fn conclusion(all: &[Outcome<'_>]) -> String {
-    let findings = || all.iter().filter_map(|(_, outcome)| outcome.ok());
-    let decided =
-        || findings().flat_map(|findings| findings.claims.iter().map(|claim| claim.decision(&findings.memories)));
-    let count = |wanted: Option<Verdict>| decided().filter(|verdict| *verdict == wanted).count();
-    let [holds, beyond, weaker, fails] = Verdict::ALL.map(|(verdict, _)| count(Some(verdict)));
-    let failed = all.iter().filter(|(_, outcome)| outcome.is_err()).count();
+fn conclusion(all: &[Part]) -> String {
+    let count = |index: usize| all.iter().map(|part| part.verdicts[index]).sum::<usize>();
+    let counts: [usize; 5] = std::array::from_fn(count);
+    let [holds, beyond, weaker, fails, unknown] = counts;
+    let failed = all.iter().filter(|part| part.has_failed).count();
     format!(
-        "<p>Of {} claims of the papers, on the machine of each: {holds} hold, {weaker} go the same way but not as far, {fails} fail, {beyond} go far beyond the paper, {} were not measured. Experiments that failed: {failed}.</p>",
-        decided().count(),
-        count(None)
+        "<p>Of {} claims of the papers, on the machine of each: {holds} hold, {weaker} go the same way but not as far, {fails} fail, {beyond} go far beyond the paper, {unknown} were not measured. Experiments that failed: {failed}.</p>",
+        counts.iter().sum::<usize>()
     )
 }
 
@@ -180,26 +250,21 @@ impl Claim {
 }
 
 /// The claims of all experiments: one table for the experiments with the same columns.
-fn summary(out: &mut String, all: &[Outcome<'_>]) {
+fn summary(out: &mut String, all: &[Part]) {
     out.push_str("<h2>The papers' claims and the results here</h2>");
-    let mut columns: Vec<Vec<String>> = Vec::new();
-    let names = |findings: &Findings| findings.memories.iter().map(Medium::name).collect::<Vec<_>>();
-    for (_, outcome) in all {
-        let names = outcome.map(names).unwrap_or_default();
-        if !names.is_empty() && !columns.contains(&names) {
-            columns.push(names);
+    let mut tables: Vec<&[String]> = Vec::new();
+    for part in all.iter().filter(|part| !part.rows.is_empty()) {
+        if !tables.contains(&&part.columns[..]) {
+            tables.push(&part.columns);
         }
     }
-    for columns in columns {
+    for columns in tables {
         out.push_str("<div class=\"wide\"><table><thead><tr><th>experiment</th><th>claim</th><th>paper</th>");
         columns.iter().for_each(|name| {
             let _ = write!(out, "<th>{}</th>", escaped(name));
         });
         out.push_str("</tr></thead><tbody>");
-        for (experiment, outcome) in all {
-            let Some(findings) = outcome.ok().filter(|findings| names(findings) == columns) else { continue };
-            findings.claims.iter().for_each(|claim| row(out, experiment, findings, claim));
-        }
+        all.iter().filter(|part| part.columns == columns).for_each(|part| out.push_str(&part.rows));
         out.push_str("</tbody></table></div>");
     }
     out.push_str("<p>Green holds, yellow goes the same way but not as far, red fails, blue goes far beyond the paper. Bold values decide: the paper's machine where there is one.</p>");

@@ -179,7 +179,7 @@ impl ThreadGroup<'_> {
 
 /// Waits until `threads` threads have arrived. Waiters spin, because a thread that must be woken
 /// starts much later than the others.
-fn meet(arrived: &AtomicU64, threads: u64) {
+pub(super) fn meet(arrived: &AtomicU64, threads: u64) {
     const SPINS: u32 = 10_000;
     arrived.fetch_add(1, AcqRel);
     let mut looks = 0u32;

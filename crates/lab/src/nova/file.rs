@@ -4,75 +4,12 @@ use super::log::{Appending, LogEntry};
 use super::{Body, Nova, NovaInfo};
 use crate::error::{Error, Result};
 use crate::physical::{Exclusive, Shared};
-use crate::substrate::BlockRange;
+use crate::substrate::{BlockRange, Extents};
 use engine::Attributes;
 use pmem::{BLOCK_BYTES, Flushed, Memory};
 use posix::Errno;
-use std::collections::BTreeMap;
-
-/// Maps pages of a file to blocks: runs of blocks by their first page.
-#[derive(Debug, Default)]
-pub struct Extents(BTreeMap<u64, BlockRange>);
 
 impl Extents {
-    /// The run from the block of a page onwards: that block and those that follow it.
-    fn find(&self, page: u64) -> Option<BlockRange> {
-        let (first, run) = self.0.range(..=page).next_back()?;
-        let into = page - first;
-        (into < run.count).then(|| BlockRange { start: run.start + into, count: run.count - into })
-    }
-
-    /// The number of pages without a block from `page` on, at most `limit`.
-    fn hole(&self, page: u64, limit: u64) -> u64 {
-        self.0.range(page..).next().map_or(limit, |(first, _)| (first - page).min(limit))
-    }
-
-    /// Removes the blocks of pages `first .. end` and passes each removed run to `freed`.
-    pub(super) fn remove(&mut self, first: u64, end: u64, freed: &mut dyn FnMut(BlockRange)) {
-        if first >= end {
-            return;
-        }
-        let begin = self.0.range(..=first).next_back().map_or(first, |(page, _)| *page);
-        let touched: Vec<u64> = self.0.range(begin..end).map(|(page, _)| *page).collect();
-        for page in touched {
-            let Some(run) = self.0.remove(&page) else { continue };
-            let run_end = page + run.count;
-            let (from, to) = (first.max(page), end.min(run_end));
-            if from >= to {
-                self.0.insert(page, run);
-                continue;
-            }
-            if page < from {
-                self.0.insert(page, BlockRange { start: run.start, count: from - page });
-            }
-            if to < run_end {
-                self.0.insert(to, BlockRange { start: run.start + (to - page), count: run_end - to });
-            }
-            freed(BlockRange { start: run.start + (from - page), count: to - from });
-        }
-    }
-
-    /// Adds a run. Its pages must have no blocks.
-    pub(super) fn insert(&mut self, page: u64, run: BlockRange) {
-        if let Some((before, last)) = self.0.range_mut(..page).next_back()
-            && *before + last.count == page
-            && last.start + last.count == run.start
-        {
-            last.count += run.count;
-            return;
-        }
-        self.0.insert(page, run);
-    }
-
-    /// All runs.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (u64, BlockRange)> + '_ {
-        self.0.iter().map(|(page, run)| (*page, *run))
-    }
-
-    pub(super) fn blocks(&self) -> u64 {
-        self.0.values().map(|run| run.count).sum()
-    }
-
     /// Applies a log entry and passes the blocks that it makes obsolete to `freed`.
     pub(super) fn replay(&mut self, entry: &LogEntry, freed: &mut dyn FnMut(BlockRange)) {
         match entry {
@@ -244,7 +181,7 @@ impl<M: Memory> Nova<M> {
     /// each run.
     pub(super) fn compact_file(&self, file: &mut Exclusive<'_, NovaInfo>) -> Result<()> {
         let Body::Regular(extents) = &file.info.body else { return Ok(()) };
-        let needed = (extents.0.len() as u64 * super::format::WRITE_BYTES).div_ceil(BLOCK_BYTES) + 1;
+        let needed = (extents.count() as u64 * super::format::WRITE_BYTES).div_ceil(BLOCK_BYTES) + 1;
         if file.info.log.pages < 4 || file.info.log.pages < 3 * needed {
             return Ok(());
         }

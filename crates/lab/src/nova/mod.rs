@@ -44,11 +44,10 @@ use crate::physical::{
     DirectoryEntry, Exclusive, Found, Index, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs,
     Renamed, Renaming, Shared, Space,
 };
-use crate::substrate::{self, BlockRange, FreeBlocks, NvPointer, System};
+use crate::substrate::{self, BlockRange, Extents, FreeBlocks, NvPointer, System};
 use directory::Names;
 use engine::format::FileKind;
 use engine::{Attributes, Changes};
-use file::Extents;
 use format::{FIRST_BLOCK, FREE, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ORPHAN, ROOT, TABLES_BLOCK, USED};
 use log::{Appending, Log};
 use pmem::{BLOCK_BYTES, Commit64, Flushed, MappedRegion, Memory, Pm};

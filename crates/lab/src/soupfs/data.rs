@@ -17,15 +17,16 @@
 //! pages are free.
 
 use super::format::{HEIGHT_MAX, PAGE_LINES, PAGE_WORDS, SIZE_BYTES_MAX};
-use super::inode::{Change, FileState, Info, Inode, Line, Node, Overlay};
+use super::inode::{Change, FileState, Info, Inode, Line, Node, Overlay, Planned};
 use super::space::Marks;
 use super::volume::Volume;
 use crate::error::{Error, Result};
 use crate::locks;
 use crate::physical::{Exclusive, Shared};
-use pmem::{BLOCK_BYTES, Durable, Flushed, LINE_BYTES, Memory};
+use crate::substrate::BlockRange;
+use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, LINE_BYTES, Memory};
 use posix::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
@@ -118,37 +119,112 @@ impl Inode {
     }
 }
 
-impl FileState {
-    /// What the overlays hold for a block: a page, a hole (zero), or nothing.
-    fn overlaid(&self, block: u64) -> Option<u64> {
-        [&self.now, &self.moving].into_iter().find_map(|overlay| overlay.get(block))
-    }
+/// Consecutive blocks of a file in consecutive pages, or in none (zero).
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    block: u64,
+    page: u64,
+    count: u64,
 }
 
-impl Overlay {
-    fn get(&self, block: u64) -> Option<u64> {
-        let is_cut = self.cut_bytes.is_some_and(|bytes| block >= bytes.div_ceil(BLOCK_BYTES));
-        self.blocks.get(&block).copied().or(is_cut.then_some(0))
+/// The pieces of a range of blocks.
+type Pieces = SmallVec<[Piece; 4]>;
+
+impl FileState {
+    /// What the overlays hold for a block and those behind it: pages, a hole (zero), or nothing;
+    /// and for how many of at most `limit` blocks that is so.
+    fn overlaid(&self, block: u64, mut limit: u64) -> (Option<u64>, u64) {
+        for overlay in [&self.now, &self.moving] {
+            if !overlay.blocks.is_empty() {
+                if let Some(run) = overlay.blocks.find(block) {
+                    return (Some(run.start * BLOCK_BYTES), run.count.min(limit));
+                }
+                limit = overlay.blocks.hole(block, limit);
+            }
+            if let Some(bytes) = overlay.cut_bytes {
+                let end = bytes.div_ceil(BLOCK_BYTES);
+                if block >= end {
+                    return (Some(0), limit);
+                }
+                limit = limit.min(end - block);
+            }
+        }
+        (None, limit)
+    }
+
+    /// Whether a persister removes pointers, or will.
+    fn is_cut(&self) -> bool {
+        self.now.cut_bytes.is_some() || self.moving.cut_bytes.is_some()
     }
 }
 
 impl<M: Memory> Volume<M> {
-    /// The page of a block in the consistent view; zero for a hole.
-    fn consistent_block(&self, tree: Tree, block: u64) -> Result<u64> {
+    /// The page of a block in the consistent view, zero for a hole, and how many blocks (at most
+    /// `limit`) follow each other there.
+    fn consistent_run(&self, tree: Tree, block: u64, limit: u64) -> Result<(u64, u64)> {
         if !tree.covers(block) {
-            return Ok(0);
+            return Ok((0, limit));
         }
         let mut at = tree.root;
-        for level in (1..=tree.height).rev() {
+        for level in (2..=tree.height).rev() {
             let index = slot(block, level);
             if index >= at.words() {
-                return Ok(0);
+                return Ok((0, 1));
             }
             let word = &self.word_page(at.page)?[index];
             self.region.report_read(self.region.offset_of(word), 8);
             at = Child::from_word(word.load_acquire())?;
+            if at.page == 0 {
+                return Ok((0, 1));
+            }
         }
-        Ok(at.page)
+        if tree.height == 0 {
+            return Ok((at.page, 1));
+        }
+        let words = &self.word_page(at.page)?[..at.words()];
+        let Some(words) = words.get(slot(block, 1)..) else { return Ok((0, 1)) };
+        let Some(first) = words.first() else { return Ok((0, 1)) };
+        let page = Child::from_word(first.load_acquire())?.page;
+        let step = if page == 0 { 0 } else { BLOCK_BYTES };
+        let follows = |(index, word): (usize, &Commit64)| word.load_acquire() == page + index as u64 * step;
+        let count = words.iter().enumerate().take(limit as usize).take_while(|at| follows(*at)).count() as u64;
+        self.region.report_read(self.region.offset_of(first), count * 8);
+        Ok((page, count.max(1)))
+    }
+
+    /// The pages of the blocks of a range, in both views.
+    fn pieces(&self, content: &FileState, tree: Tree, blocks: Range<u64>) -> Result<Pieces> {
+        let mut pieces = Pieces::new();
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let (page, count) = match content.overlaid(block, blocks.end - block) {
+                (Some(page), count) => (page, count),
+                (None, limit) => self.consistent_run(tree, block, limit)?,
+            };
+            pieces.push(Piece { block, page, count });
+            block += count;
+        }
+        Ok(pieces)
+    }
+
+    /// Whether a node of a tree exists.
+    fn has_node(&self, tree: Tree, level: u32, index: u64) -> Result<bool> {
+        let block = index << (FAN_BITS * level);
+        if level > tree.height || !tree.covers(block) {
+            return Ok(false);
+        }
+        let mut at = tree.root;
+        for above in (level + 1..=tree.height).rev() {
+            let index = slot(block, above);
+            if index >= at.words() {
+                return Ok(false);
+            }
+            at = Child::from_word(self.word_page(at.page)?[index].load_acquire())?;
+            if at.page == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn tree(&self, inode: u64) -> Result<Tree> {
@@ -191,15 +267,17 @@ impl<M: Memory> Volume<M> {
         let content = file.info.inode.content();
         let tree = self.tree(file.info.inode.offset)?;
         let mut done = 0;
-        while done < length {
-            let at = offset + done;
-            let step = (BLOCK_BYTES - at % BLOCK_BYTES).min(length - done);
+        if length == 0 {
+            return Ok(0);
+        }
+        let blocks = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
+        for piece in self.pieces(&content, tree, blocks)? {
+            let within = (offset + done) % BLOCK_BYTES;
+            let step = (piece.count * BLOCK_BYTES - within).min(length - done);
             let part = &mut into[done as usize..(done + step) as usize];
-            let block = at / BLOCK_BYTES;
-            let page = content.overlaid(block).map_or_else(|| self.consistent_block(tree, block), Ok)?;
-            match page {
+            match piece.page {
                 0 => part.fill(0),
-                page => self.region.read_bytes(page + at % BLOCK_BYTES, part)?,
+                page => self.region.read_bytes(page + within, part)?,
             }
             done += step;
         }
@@ -214,94 +292,88 @@ impl<M: Memory> Volume<M> {
             return Ok(());
         }
         self.throttle()?;
-        let inode = Arc::clone(&file.info.inode);
+        let inode = &file.info.inode;
         let old_size = file.attributes.get().size_bytes;
-        let pages = self.pages_for(&inode, offset, end)?;
-        let new_blocks = self.provide(&inode, &pages)?;
+        let (mut pieces, planned) = {
+            let content = inode.content();
+            let tree = self.tree(inode.offset)?;
+            let pieces = self.pieces(&content, tree, offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES))?;
+            let planned = self.plan(&content, tree, &pieces)?;
+            (pieces, planned)
+        };
+        let new: u64 = pieces.iter().filter(|piece| piece.page == 0).map(|piece| piece.count).sum();
+        let mut pages = self.take_pages(new + planned.len() as u64)?;
+        let spare = pages.split_off(new as usize);
         // From here on only a damaged image causes an error.
         if offset > old_size {
-            self.zero_tail(&inode, old_size, offset)?;
+            self.zero_tail(inode, old_size, offset)?;
         }
-        self.store(&inode, offset, bytes, &pages, &new_blocks)?;
+        let mut added = Pieces::new();
+        if new > 0 {
+            pieces = fill_holes(&pieces, &pages, &mut added);
+        }
+        self.store(offset, bytes, old_size, &pieces, &added)?;
+        {
+            let mut content = inode.content_mut();
+            for piece in &added {
+                let run = BlockRange { start: piece.page / BLOCK_BYTES, count: piece.count };
+                content.now.blocks.insert(piece.block, run);
+            }
+            content.size_bytes = old_size.max(end);
+            content.spare.extend(spare);
+            content.planned.extend(planned);
+        }
         let attributes = file.attributes.update(|attributes| {
             attributes.size_bytes = attributes.size_bytes.max(end);
-            attributes.blocks += new_blocks.len() as u64;
+            attributes.blocks += new;
             (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
         });
         let node = Node { sequence: self.next_sequence(), change: Change::SizeChanged };
-        self.record(&inode, &attributes, Some(node));
+        self.record(inode, &attributes, Some(node));
         Ok(())
     }
 
-    /// The pages of the blocks of a range; zero for a hole.
-    fn pages_for(&self, inode: &Inode, offset: u64, end: u64) -> Result<Vec<(u64, u64)>> {
-        let content = inode.content();
-        let tree = self.tree(inode.offset)?;
-        let blocks = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
-        blocks
-            .map(|block| {
-                let page = content.overlaid(block).map_or_else(|| self.consistent_block(tree, block), Ok)?;
-                Ok((block, page))
-            })
-            .collect()
-    }
-
-    /// Allocates pages for the blocks that have none, and for the pointer pages that these need.
-    /// The pointer pages stay with the file until a persister uses them.
-    fn provide(&self, inode: &Inode, pages: &[(u64, u64)]) -> Result<Vec<(u64, u64)>> {
-        let missing = || pages.iter().filter(|(_, page)| *page == 0).map(|(block, _)| *block);
-        let count = missing().count();
-        let (Some(first), Some(last)) = (missing().next(), missing().next_back()) else { return Ok(Vec::new()) };
-        let mut planned = BTreeSet::new();
+    /// The nodes of the pointer tree that new blocks need and that have no page yet. Their pages
+    /// stay with the file until a persister uses them.
+    fn plan(&self, content: &FileState, tree: Tree, pieces: &[Piece]) -> Result<Planned> {
+        let mut planned = Planned::new();
+        let mut missing = pieces.iter().filter(|piece| piece.page == 0);
+        let Some(first) = missing.next() else { return Ok(planned) };
+        let last = missing.next_back().unwrap_or(first);
+        let (first, last) = (first.block, last.block + last.count - 1);
         for level in 1..=height_for(last) {
-            planned.extend((first >> (FAN_BITS * level)..=last >> (FAN_BITS * level)).map(|index| (level, index)));
-            // Above the old root, where the tree grows.
-            planned.insert((level, 0));
+            let below = first >> (FAN_BITS * level)..=last >> (FAN_BITS * level);
+            // Above the old root, where the tree grows, the first node is new, too.
+            for index in [0].into_iter().chain(below) {
+                let node = (level, index);
+                let is_there = !content.is_cut() && self.has_node(tree, level, index)?;
+                if !is_there && !planned.contains(&node) && !content.planned.contains(&node) {
+                    planned.push(node);
+                }
+            }
         }
-        let content = inode.content();
-        planned.retain(|node| !content.planned.contains(node));
-        drop(content);
-        let mut taken = self.take_pages((count + planned.len()) as u64)?;
-        let spare = taken.split_off(count);
-        if !spare.is_empty() {
-            let mut content = inode.content_mut();
-            content.spare.extend(spare);
-            content.planned.append(&mut planned);
-        }
-        Ok(missing().zip(taken).collect())
+        Ok(planned)
     }
 
-    fn store(
-        &self,
-        inode: &Inode,
-        offset: u64,
-        bytes: &[u8],
-        pages: &[(u64, u64)],
-        new_blocks: &[(u64, u64)],
-    ) -> Result<()> {
-        let mut new = new_blocks.iter();
-        let old_size = inode.content().size_bytes;
+    /// Streams content to its pages, and zeros to the rest of new ones that was a hole of the file.
+    fn store(&self, offset: u64, bytes: &[u8], old_size: u64, pieces: &[Piece], added: &[Piece]) -> Result<()> {
         let mut flushed = Flushed::nothing();
         let mut done = 0;
-        for &(block, page) in pages {
+        let mut new = added.iter().peekable();
+        for piece in pieces {
             let within = (offset + done) % BLOCK_BYTES;
-            let step = (BLOCK_BYTES - within).min(bytes.len() as u64 - done);
-            let part = &bytes[done as usize..(done + step) as usize];
-            let new_page = if page == 0 { new.next().map(|(_, page)| *page) } else { None };
-            let page = new_page.unwrap_or(page);
-            if new_page.is_some() {
-                // The rest of a new block, within the file, was a hole.
-                let stop = within + step;
-                let size_within = old_size.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES);
-                flushed = flushed.and(self.zero(page, 0..within)?).and(self.zero(page, stop..size_within.max(stop))?);
+            let step = (piece.count * BLOCK_BYTES - within).min(bytes.len() as u64 - done);
+            if new.next_if(|new| new.block == piece.block).is_some() {
+                let (start, stop) = (piece.block * BLOCK_BYTES, within + step);
+                let end = (piece.count * BLOCK_BYTES).min(old_size.saturating_sub(start));
+                flushed =
+                    flushed.and(self.zero(piece.page, 0..within)?).and(self.zero(piece.page, stop..end.max(stop))?);
             }
-            flushed = flushed.and(self.region.stream_bytes(page + within, part)?);
+            flushed = flushed
+                .and(self.region.stream_bytes(piece.page + within, &bytes[done as usize..(done + step) as usize])?);
             done += step;
         }
         self.region.fence(flushed);
-        let mut content = inode.content_mut();
-        content.now.blocks.extend(new_blocks.iter().copied());
-        content.size_bytes = old_size.max(offset + bytes.len() as u64);
         Ok(())
     }
 
@@ -319,7 +391,11 @@ impl<M: Memory> Volume<M> {
         if within == 0 {
             return Ok(());
         }
-        let (_, page) = self.pages_for(inode, size, size + 1)?[0];
+        let block = size / BLOCK_BYTES;
+        let page = {
+            let content = inode.content();
+            self.pieces(&content, self.tree(inode.offset)?, block..block + 1)?.first().map_or(0, |piece| piece.page)
+        };
         if page == 0 {
             return Ok(());
         }
@@ -359,10 +435,13 @@ impl<M: Memory> Volume<M> {
         let first = size_bytes.div_ceil(BLOCK_BYTES);
         let mut content = inode.content_mut();
         let below = self.blocks_below(&content, self.tree(inode.offset)?, first)?;
-        let gone = content.now.blocks.split_off(&first);
-        let cut = gone.keys().copied().chain(below).collect::<BTreeSet<_>>().len() as u64;
+        // A block is in one of them only: a write to one that exists goes to its page.
+        let mut cut = below.len() as u64;
         // No persister has seen these pages.
-        gone.values().for_each(|page| self.space.give_back(*page, PAGE_LINES));
+        content.now.blocks.remove(first, u64::MAX, &mut |run| {
+            cut += run.count;
+            self.space.give_back_pages(run);
+        });
         let before = content.now.cut_bytes.unwrap_or(u64::MAX);
         content.now.cut_bytes = Some(before.min(size_bytes));
         content.size_bytes = size_bytes;
@@ -373,7 +452,9 @@ impl<M: Memory> Volume<M> {
     fn blocks_below(&self, content: &FileState, tree: Tree, first: u64) -> Result<Vec<u64>> {
         let limit = |overlay: &Overlay| overlay.cut_bytes.map_or(u64::MAX, |bytes| bytes.div_ceil(BLOCK_BYTES));
         let visible = first..limit(&content.now).max(first);
-        let mut found: Vec<u64> = content.moving.blocks.range(visible.clone()).map(|(block, _)| *block).collect();
+        let moving = content.moving.blocks.runs();
+        let mut found: Vec<u64> =
+            moving.flat_map(|(block, run)| block.max(visible.start)..(block + run.count).min(visible.end)).collect();
         // Beyond the range that is being cut, a persister frees the pages that the walk would read.
         let below = first..limit(&content.moving).min(visible.end);
         if tree.root.page != 0 {
@@ -421,14 +502,19 @@ impl<M: Memory> Volume<M> {
             self.persist_cut(inode, bytes)?;
         }
         let insertion = self.insert_blocks(inode, &mut spare)?;
+        let moves = insertion.is_some() || cut.is_some();
         let line = inode.line();
         if line.is_written {
+            // Only the holder of `persisting` changes it.
+            let old_size = line.size_bytes;
             drop(line);
-            self.persist_growth(inode, insertion, latest_size, with_attributes)?;
+            self.persist_growth(inode, insertion, (old_size, latest_size), with_attributes)?;
         } else {
             self.persist_unnamed(inode, line, insertion, latest_size)?;
         }
-        inode.content_mut().moving = Overlay::default();
+        if moves {
+            inode.content_mut().moving = Overlay::default();
+        }
         spare.into_iter().for_each(|page| self.space.give_back(page, PAGE_LINES));
         Ok(())
     }
@@ -439,7 +525,7 @@ impl<M: Memory> Volume<M> {
         &self,
         inode: &Inode,
         insertion: Option<BlockInsertion>,
-        size_bytes: u64,
+        (old_size, size_bytes): (u64, u64),
         with_attributes: bool,
     ) -> Result<()> {
         let mut flushed = Flushed::nothing();
@@ -452,14 +538,14 @@ impl<M: Memory> Volume<M> {
             }
             flushed = self.store_links(inode, &insertion, durable)?;
         }
-        if has_links && inode.line().size_bytes != size_bytes {
+        if has_links && old_size != size_bytes {
             self.region.fence(flushed);
             flushed = Flushed::nothing();
         }
         if with_attributes {
             self.write_attributes(inode)?;
         }
-        if inode.line().size_bytes != size_bytes || with_attributes {
+        if old_size != size_bytes || with_attributes {
             flushed = flushed.and(self.store_size(inode, &mut inode.line(), size_bytes)?);
         } else if !has_links {
             return Ok(());
@@ -557,12 +643,20 @@ impl<M: Memory> Volume<M> {
         let mut insertion = BlockInsertion {
             old_root: tree.word(),
             tree,
-            fresh: BTreeMap::new(),
-            links: BTreeMap::new(),
+            fresh: SmallVec::new(),
+            inner: SmallVec::new(),
+            links: Vec::new(),
             marks: Marks::default(),
         };
-        for (block, page) in &content.moving.blocks {
-            self.insert_block(&mut insertion, spare, *block, *page)?;
+        for (block, run) in content.moving.blocks.runs() {
+            let mut done = 0;
+            while done < run.count {
+                let first = block + done;
+                let count = (PAGE_WORDS - first % PAGE_WORDS).min(run.count - done);
+                let page = (run.start + done) * BLOCK_BYTES;
+                self.insert_piece(&mut insertion, spare, Piece { block: first, page, count })?;
+                done += count;
+            }
         }
         Ok(Some(insertion))
     }
@@ -584,7 +678,7 @@ impl<M: Memory> Volume<M> {
     /// Stores pointers in lines with content, and the root.
     fn store_links(&self, inode: &Inode, insertion: &BlockInsertion, durable: Durable) -> Result<Flushed> {
         let mut flushed = Flushed::nothing();
-        for (slot, page) in &insertion.links {
+        for (slot, page) in insertion.inner.iter().chain(&insertion.links) {
             let word = &self.word_page(slot & !(BLOCK_BYTES - 1))?[(slot % BLOCK_BYTES / 8) as usize];
             flushed = flushed.and(self.region.flush(self.region.commit(word, *page, durable)));
         }
@@ -596,17 +690,21 @@ impl<M: Memory> Volume<M> {
         Ok(flushed)
     }
 
-    /// Inserts a block's page into a tree: directly in pages that are not yet reachable, as a
-    /// deferred link in others.
-    fn insert_block(&self, insertion: &mut BlockInsertion, spare: &mut Vec<u64>, block: u64, page: u64) -> Result<()> {
-        self.space.mark(page, PAGE_LINES, &mut insertion.marks)?;
+    /// Inserts blocks below one leaf of a tree: directly in lines that are not yet reachable, as
+    /// deferred links in others.
+    fn insert_piece(&self, insertion: &mut BlockInsertion, spare: &mut Vec<u64>, piece: Piece) -> Result<()> {
+        let Piece { block, page, count } = piece;
+        let last = block + count - 1;
+        for index in 0..count {
+            self.space.mark(page + index * BLOCK_BYTES, PAGE_LINES, &mut insertion.marks)?;
+        }
         if insertion.tree.root.page == 0 {
             // An empty tree starts with the height that it needs.
-            let height = height_for(block);
+            let height = height_for(last);
             let root = if height == 0 { Child::block(page) } else { self.fresh_page(insertion, spare)? };
             insertion.tree = Tree { root, height };
         }
-        while !insertion.tree.covers(block) {
+        while !insertion.tree.covers(last) {
             let page = self.fresh_page(insertion, spare)?;
             let root = insertion.with_lines(page, 1);
             let below = insertion.tree.root;
@@ -618,30 +716,33 @@ impl<M: Memory> Volume<M> {
             insertion.tree.root = Child::block(page);
             return Ok(());
         }
-        insertion.tree.root = insertion.with_lines(insertion.tree.root, lines_for(block, height));
+        insertion.tree.root = insertion.with_lines(insertion.tree.root, lines_for(last, height));
         let mut at = insertion.tree.root.page;
-        for level in (1..=height).rev() {
-            let index = slot(block, level);
+        for level in (2..=height).rev() {
+            let index = slot(last, level);
             let word_at = at + index as u64 * 8;
             let known = insertion.fresh_word(at, index).map(|word| *word);
-            let child = match known.or_else(|| insertion.links.get(&word_at).copied()) {
+            let child = match known.or_else(|| insertion.inner_word(word_at)) {
                 Some(word) => Child::from_word(word)?,
                 None => Child::from_word(self.word_page(at)?[index].load_acquire())?,
             };
-            let next = if level == 1 {
-                Child::block(page)
-            } else {
-                let below = if child.page == 0 { self.fresh_page(insertion, spare)? } else { child };
-                insertion.with_lines(below, lines_for(block, level - 1))
-            };
+            let below = if child.page == 0 { self.fresh_page(insertion, spare)? } else { child };
+            let next = insertion.with_lines(below, lines_for(last, level - 1));
             if next != child {
                 if known.is_some() {
                     insertion.set_fresh(at, index, next);
                 } else {
-                    insertion.links.insert(word_at, next.word());
+                    insertion.set_inner(word_at, next.word());
                 }
             }
             at = next.page;
+        }
+        for index in 0..count {
+            let at_leaf = slot(block + index, 1);
+            let target = Child::block(page + index * BLOCK_BYTES);
+            if !insertion.set_fresh(at, at_leaf, target) {
+                insertion.links.push((at + at_leaf as u64 * 8, target.word()));
+            }
         }
         Ok(())
     }
@@ -661,16 +762,42 @@ impl<M: Memory> Volume<M> {
     pub fn free_content(&self, inode: &Inode) -> Result<()> {
         let content = std::mem::take(&mut *inode.content_mut());
         let tree = self.tree(inode.offset)?;
-        let mut pages = BTreeSet::new();
-        self.visit_tree(tree.word(), &mut |page, _| {
-            pages.insert(page);
-        })?;
-        pages.extend(content.now.blocks.into_values());
-        pages.extend(content.moving.blocks.into_values());
-        pages.extend(content.spare);
-        pages.into_iter().for_each(|page| self.space.free(page, PAGE_LINES));
+        let mut pages = content.spare;
+        self.visit_tree(tree.word(), &mut |page, _| pages.push(page))?;
+        for (_, run) in content.now.blocks.runs().chain(content.moving.blocks.runs()) {
+            pages.extend((run.start..run.start + run.count).map(|block| block * BLOCK_BYTES));
+        }
+        // Some pages of the overlays may be in the tree. In order they are taken in order again.
+        pages.sort_unstable();
+        pages.dedup();
+        self.space.free_all_pages(&pages);
         Ok(())
     }
+}
+
+/// The pieces of a range whose holes get pages: as many as there are blocks in holes. The new ones
+/// are also added to `added`.
+fn fill_holes(pieces: &[Piece], pages: &[u64], added: &mut Pieces) -> Pieces {
+    let mut pages = pages.iter().copied().peekable();
+    let mut filled = Pieces::new();
+    for piece in pieces {
+        if piece.page != 0 {
+            filled.push(*piece);
+            continue;
+        }
+        let mut done = 0;
+        while let Some(page) = pages.next_if(|_| done < piece.count) {
+            let mut count = 1;
+            while done + count < piece.count && pages.next_if_eq(&(page + count * BLOCK_BYTES)).is_some() {
+                count += 1;
+            }
+            let new = Piece { block: piece.block + done, page, count };
+            filled.push(new);
+            added.push(new);
+            done += count;
+        }
+    }
+    filled
 }
 
 /// A tree that gains blocks.
@@ -678,10 +805,13 @@ struct BlockInsertion {
     /// The root's word before.
     old_root: u64,
     tree: Tree,
-    /// New lines of pointer pages.
-    fresh: BTreeMap<u64, FreshLines>,
-    /// Deferred links by offset of the word, stored once everything is durable.
-    links: BTreeMap<u64, u64>,
+    /// New lines of pointer pages, by page. The last one is used most.
+    fresh: SmallVec<[(u64, FreshLines); 2]>,
+    /// Deferred links above leaves by offset of the word, each once, stored once everything is
+    /// durable.
+    inner: SmallVec<[(u64, u64); 2]>,
+    /// Deferred links in leaves, likewise.
+    links: Vec<(u64, u64)>,
     marks: Marks,
 }
 
@@ -689,7 +819,7 @@ struct BlockInsertion {
 struct FreshLines {
     from_line: u64,
     /// Their pointers.
-    words: Vec<u64>,
+    words: SmallVec<[u64; 8]>,
 }
 
 impl BlockInsertion {
@@ -703,7 +833,12 @@ impl BlockInsertion {
         if lines <= at.lines {
             return at;
         }
-        let fresh = self.fresh.entry(at.page).or_insert(FreshLines { from_line: at.lines, words: Vec::new() });
+        let known = self.fresh.iter().rposition(|(page, _)| *page == at.page);
+        let index = known.unwrap_or_else(|| {
+            self.fresh.push((at.page, FreshLines { from_line: at.lines, words: SmallVec::new() }));
+            self.fresh.len() - 1
+        });
+        let fresh = &mut self.fresh[index].1;
         let words = ((lines - fresh.from_line) * LINE_WORDS) as usize;
         fresh.words.resize(words.max(fresh.words.len()), 0);
         Child { lines, ..at }
@@ -711,13 +846,25 @@ impl BlockInsertion {
 
     /// A pointer in a fresh line.
     fn fresh_word(&mut self, page: u64, index: usize) -> Option<&mut u64> {
-        let fresh = self.fresh.get_mut(&page)?;
+        let (_, fresh) = self.fresh.iter_mut().rev().find(|(of, _)| *of == page)?;
         fresh.words.get_mut(index.checked_sub((fresh.from_line * LINE_WORDS) as usize)?)
     }
 
-    fn set_fresh(&mut self, page: u64, index: usize, target: Child) {
-        if let Some(word) = self.fresh_word(page, index) {
-            *word = target.word();
+    /// Sets a pointer in a fresh line. Returns false if it is in no such line.
+    fn set_fresh(&mut self, page: u64, index: usize, target: Child) -> bool {
+        let word = self.fresh_word(page, index);
+        word.map(|word| *word = target.word()).is_some()
+    }
+
+    /// The deferred link above a leaf.
+    fn inner_word(&self, at: u64) -> Option<u64> {
+        self.inner.iter().rev().find(|(word_at, _)| *word_at == at).map(|(_, word)| *word)
+    }
+
+    fn set_inner(&mut self, at: u64, word: u64) {
+        match self.inner.iter_mut().rev().find(|(word_at, _)| *word_at == at) {
+            Some((_, known)) => *known = word,
+            None => self.inner.push((at, word)),
         }
     }
 }
@@ -725,6 +872,39 @@ impl BlockInsertion {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn numbers(pieces: &[Piece]) -> Vec<(u64, u64, u64)> {
+        pieces.iter().map(|piece| (piece.block, piece.page / BLOCK_BYTES, piece.count)).collect()
+    }
+
+    #[test]
+    fn holes_get_pages_in_pieces_that_follow_each_other() {
+        let piece = |block, page, count| Piece { block, page: page * BLOCK_BYTES, count };
+        let pieces = [piece(0, 0, 3), piece(3, 90, 2), piece(5, 0, 2)];
+        let pages = [10, 11, 13, 14, 20].map(|page| page * BLOCK_BYTES);
+        let mut added = Pieces::new();
+        let filled = fill_holes(&pieces, &pages, &mut added);
+        assert_eq!(numbers(&filled), [(0, 10, 2), (2, 13, 1), (3, 90, 2), (5, 14, 1), (6, 20, 1)]);
+        assert_eq!(numbers(&added), [(0, 10, 2), (2, 13, 1), (5, 14, 1), (6, 20, 1)]);
+    }
+
+    #[test]
+    fn the_newer_overlay_hides_the_older_one_and_a_cut_hides_what_is_below() {
+        let mut content = FileState::default();
+        content.moving.blocks.insert(2, BlockRange { start: 50, count: 6 });
+        content.now.blocks.insert(4, BlockRange { start: 70, count: 1 });
+        let page = |block| Some(block * BLOCK_BYTES);
+        for (block, seen) in
+            [(0, (None, 2)), (2, (page(50), 2)), (4, (page(70), 1)), (5, (page(53), 3)), (8, (None, 9))]
+        {
+            let (found, count) = content.overlaid(block, 9);
+            // The older run goes on behind the newer block, but is found again from there.
+            assert_eq!((found, count), seen, "block {block}");
+        }
+        content.now.cut_bytes = Some(6 * BLOCK_BYTES - 1);
+        assert_eq!(content.overlaid(5, 9), (page(53), 1));
+        assert_eq!(content.overlaid(6, 9), (Some(0), 9), "a hole, whatever is below");
+    }
 
     #[test]
     fn a_tree_is_as_high_as_its_last_block_needs() {

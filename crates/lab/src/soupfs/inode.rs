@@ -20,9 +20,11 @@
 
 use super::list::Buckets;
 use crate::locks::lock;
+use crate::substrate::Extents;
 use engine::Attributes;
 use engine::format::FileKind;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
@@ -200,14 +202,17 @@ pub struct FileState {
     /// of space.
     pub spare: Vec<u64>,
     /// The nodes of the pointer tree that these pages are for: level and index.
-    pub planned: BTreeSet<(u32, u64)>,
+    pub planned: Planned,
 }
+
+/// Nodes of a pointer tree: level and index. A write has few.
+pub type Planned = SmallVec<[(u32, u64); 2]>;
 
 /// Block pointers that override those below.
 #[derive(Debug, Default)]
 pub struct Overlay {
-    /// Pages by block number.
-    pub blocks: BTreeMap<u64, u64>,
+    /// Where the file's blocks are.
+    pub blocks: Extents,
     /// Lower layers are valid only up to this size: the smallest size since.
     pub cut_bytes: Option<u64>,
 }

@@ -124,7 +124,7 @@ impl<M: Memory> SoupFs<M> {
                 let volume = Arc::clone(&volume);
                 threads.push(std::thread::spawn(move || {
                     if let Err(error) = volume.finish_scan() {
-                        lock(&volume.trouble).get_or_insert(error);
+                        volume.fail(error);
                     }
                 }));
             }

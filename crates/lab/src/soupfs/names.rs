@@ -14,7 +14,7 @@ use engine::Attributes;
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, LINE_BYTES, Memory, Pm};
 use posix::Errno;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// The result of a search for a name.
 struct Search {
@@ -259,7 +259,7 @@ impl<M: Memory> Volume<M> {
         self.throttle()?;
         let entry = self.take_lines(entry_lines(name.len()))?;
         let made = self.make_inode(directory.info.inode.offset, new, now_ns);
-        let inode = made.inspect_err(|_| self.space.give_back(entry, entry_lines(name.len())))?;
+        let mut inode = made.inspect_err(|_| self.space.give_back(entry, entry_lines(name.len())))?;
         let bucket = match self.insert(directory, entry, name, &inode, None) {
             Ok(bucket) => bucket,
             Err(error) => {
@@ -272,9 +272,17 @@ impl<M: Memory> Volume<M> {
             (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
             attributes.links += u32::from(new.kind == FileKind::Directory);
         });
-        self.record_addition(directory, &inode, entry, bucket, None, Vec::new());
-        self.let_cancel(&inode);
-        let attributes = inode.state().attributes;
+        let sequence = self.next_sequence();
+        let mark = AddMark::new(&directory.info.inode, sequence);
+        // No other thread has the inode yet, and nothing depends on its name.
+        let new = Arc::get_mut(&mut inode).ok_or(Errno::EIO)?;
+        let state = new.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.naming_nodes = 1;
+        state.added.push(Added { entry, mark: Arc::clone(&mark), is_cancellable: true });
+        let attributes = state.attributes;
+        let of_child = Arc::clone(&inode);
+        let change = Change::EntryAdded { entry, bucket, inode: of_child, mark, replaced: None, after: Vec::new() };
+        self.record(&directory.info.inode, &directory.attributes.get(), Some(Node { sequence, change }));
         let place = inode.offset;
         let level = if inode.is_directory() { 2 } else { 0 };
         let buckets = Buckets::empty(level);

@@ -25,8 +25,10 @@ use super::volume::Volume;
 use crate::error::{Error, Result};
 use crate::locks::{self, lock};
 use crate::physical::SyncFile;
+use engine::Attributes;
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Durable, Flushed, LINE_BYTES, Memory, Pm};
+use smallvec::{SmallVec, smallvec};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -44,6 +46,8 @@ struct Run {
     blocked: Option<(Arc<Inode>, u64)>,
     /// Whether no node is left that is to be done.
     is_last: bool,
+    /// Whether the VFS layer has evicted the inode.
+    is_evicted: bool,
 }
 
 impl Run {
@@ -106,10 +110,7 @@ impl<M: Memory> Volume<M> {
         self.drain()?;
         // Wait for other threads to finish the inodes that they took off the list.
         drop(locks::write(&self.draining));
-        match *lock(&self.trouble) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        self.trouble()
     }
 
     /// Persists the inodes on the dirty list. Inodes listed meanwhile wait for the next time,
@@ -140,18 +141,16 @@ impl<M: Memory> Volume<M> {
     pub fn persist(&self, inode: &Arc<Inode>, until: u64) -> Result<()> {
         let persisted = self.persist_in_order(inode, until);
         if let Err(error) = persisted {
-            lock(&self.trouble).get_or_insert(error);
+            self.fail(error);
         }
         persisted
     }
 
     fn persist_in_order(&self, inode: &Arc<Inode>, until: u64) -> Result<()> {
         // An explicit stack: the depth is that of directories created within each other.
-        let mut waiting = vec![(Arc::clone(inode), until)];
+        let mut waiting: SmallVec<[_; 1]> = smallvec![(Arc::clone(inode), until)];
         while let Some((inode, until)) = waiting.last() {
-            if let Some(error) = *lock(&self.trouble) {
-                return Err(error);
-            }
+            self.trouble()?;
             let guard = lock(&inode.persisting);
             let run = self.take_run(inode, *until);
             let (blocked, is_last) = (run.blocked.clone(), run.is_last);
@@ -163,7 +162,7 @@ impl<M: Memory> Volume<M> {
                 (state.evicted, state.loaded)
             };
             // An eviction while the run was under way has listed the inode.
-            let freed = if is_evicted { self.free_if_evicted(inode) } else { Ok(()) };
+            let freed = if is_evicted { self.free_if_evicted(inode).map(drop) } else { Ok(()) };
             drop(guard);
             done.and(freed)?;
             if let Some(first) = blocked {
@@ -188,6 +187,7 @@ impl<M: Memory> Volume<M> {
             let needs = {
                 let mut state = inode.state();
                 state.busy = true;
+                run.is_evicted = state.evicted;
                 taken += run.take_changes(&mut state, until);
                 let Some(node) = state.nodes.front().filter(|node| node.sequence <= until) else {
                     run.is_last = true;
@@ -247,15 +247,12 @@ impl<M: Memory> Volume<M> {
         if !run.names.is_empty() {
             self.persist_names(inode, &run.names)?;
         }
-        if inode.state().evicted {
-            return Ok(());
-        }
         // An inode that was never written is written with its first name.
-        let with_attributes = run.attributes_changed && inode.line().is_written;
-        match run.size_changed {
-            true => self.persist_content(inode, with_attributes),
-            false if with_attributes => self.persist_attributes(inode),
-            false => Ok(()),
+        match (run.size_changed, run.attributes_changed) {
+            _ if run.is_evicted => Ok(()),
+            (true, with_attributes) => self.persist_content(inode, with_attributes),
+            (false, true) if inode.line().is_written => self.persist_attributes(inode),
+            (false, _) => Ok(()),
         }
     }
 
@@ -336,7 +333,7 @@ impl<M: Memory> Volume<M> {
         if child.is_directory() {
             self.region.retract(&lines.size_or_name, entry).unflushed();
         }
-        self.store_attributes(child, lines, line.links);
+        self.store_attributes(&child.state().attributes, lines, line.links);
         let root = lines.root.load();
         let count = inode_lines(child.kind);
         // In the second line only an inline link target must be durable.
@@ -557,8 +554,7 @@ impl<M: Memory> Volume<M> {
     }
 
     /// Stores the other words of the first line, unflushed.
-    fn store_attributes(&self, inode: &Inode, lines: &InodeLines, links: u32) {
-        let attributes = inode.state().attributes;
+    fn store_attributes(&self, attributes: &Attributes, lines: &InodeLines, links: u32) {
         let owner = (attributes.uid as u64) << 32 | attributes.gid as u64;
         let device = (attributes.device as u64) << 32 | attributes.generation as u64;
         self.region.set64(&lines.identity, identity_word(attributes.mode, links)).unflushed();
@@ -590,23 +586,23 @@ impl<M: Memory> Volume<M> {
             self.region.persist(self.region.set64(&lines.identity, identity_word(both, line.links)));
             self.region.persist(self.region.set64(&lines.owner, owner));
         }
-        self.store_attributes(inode, lines, line.links);
+        self.store_attributes(&attributes, lines, line.links);
         Ok(())
     }
 
     /// Frees an inode that the VFS layer evicted and that has no names left.
-    fn free_if_evicted(&self, inode: &Arc<Inode>) -> Result<()> {
+    fn free_if_evicted(&self, inode: &Arc<Inode>) -> Result<bool> {
         {
             let line = inode.line();
             let mut state = inode.state();
             if !state.evicted || state.freed || state.naming_nodes > 0 || line.names > 0 {
-                return Ok(());
+                return Ok(false);
             }
             state.freed = true;
             self.nodes.fetch_sub(state.nodes.len() as u64, Relaxed);
             state.nodes.clear();
         }
-        self.free_inode(inode)
+        self.free_inode(inode).map(|()| true)
     }
 
     fn free_inode(&self, inode: &Inode) -> Result<()> {
@@ -666,6 +662,7 @@ impl<M: Memory> Volume<M> {
     /// Frees a file that has no names and is not open. If its last name is still in the consistent
     /// view, a persister frees it.
     pub fn evict(&self, inode: Arc<Inode>) -> Result<()> {
+        let mut is_freed = false;
         let (is_busy, is_waiting) = {
             let mut state = inode.state();
             (state.evicted, state.loaded) = (true, false);
@@ -675,9 +672,9 @@ impl<M: Memory> Volume<M> {
             && !is_waiting
             && let Ok(_guard) = inode.persisting.try_lock()
         {
-            self.free_if_evicted(&inode)?;
+            is_freed = self.free_if_evicted(&inode)?;
         }
-        if !inode.state().freed {
+        if !is_freed {
             self.list(&inode);
         }
         Ok(())

@@ -12,7 +12,9 @@
 use super::format::{PAGE_LINES, TABLE};
 use crate::error::{Error, Result};
 use crate::locks::lock;
+use crate::substrate::BlockRange;
 use pmem::{BLOCK_BYTES, Cell64, Flushed, LINE_BYTES, Memory, Pm, Region};
+use smallvec::SmallVec;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -50,7 +52,7 @@ struct Hands {
 
 /// Pages and the bits of the table that they need; after they were stored, the stored words.
 #[derive(Debug, Default)]
-pub struct Marks(Vec<(u64, u64)>);
+pub struct Marks(SmallVec<[(u64, u64); 8]>);
 
 impl Marks {
     /// Whether the table has all bits durably.
@@ -189,6 +191,23 @@ impl Space {
         self.free_now(&mut lock(&self.hands), offset, lines);
     }
 
+    /// Frees pages that no persister has seen.
+    pub fn give_back_pages(&self, run: BlockRange) {
+        let mut hands = lock(&self.hands);
+        let pages = (run.start..run.start + run.count).rev();
+        pages.for_each(|page| self.free_now(&mut hands, page * BLOCK_BYTES, PAGE_LINES));
+    }
+
+    /// Frees pages that were reachable and durably are no more. The first one is taken first.
+    pub fn free_all_pages(&self, pages: &[u64]) {
+        let mut hands = lock(&self.hands);
+        match &mut hands.held {
+            // The scan may be reading them.
+            Some(held) => held.extend(pages.iter().map(|page| (*page, PAGE_LINES))),
+            None => pages.iter().rev().for_each(|page| self.free_now(&mut hands, *page, PAGE_LINES)),
+        }
+    }
+
     /// Frees lines that were reachable and durably are no more.
     pub fn free(&self, offset: u64, lines: u64) {
         let mut hands = lock(&self.hands);
@@ -241,11 +260,16 @@ impl Space {
                 region.set64(word, *bits).unflushed();
             }
         }
-        let mut lines: Vec<u64> = marks.0.iter().map(|(page, _)| (TABLE + page * 8) / LINE_BYTES).collect();
-        lines.sort_unstable();
-        lines.dedup();
-        let flush = |flushed: Flushed, line: u64| flushed.and(region.flush_range(line * LINE_BYTES, LINE_BYTES));
-        Ok(lines.into_iter().fold(Flushed::nothing(), flush))
+        marks.0.sort_unstable();
+        let (mut flushed, mut last) = (Flushed::nothing(), 0);
+        for (page, _) in &marks.0 {
+            let line = (TABLE + page * 8) / LINE_BYTES;
+            if line != last {
+                flushed = flushed.and(region.flush_range(line * LINE_BYTES, LINE_BYTES));
+                last = line;
+            }
+        }
+        Ok(flushed)
     }
 
     /// Records that the marks are durable.

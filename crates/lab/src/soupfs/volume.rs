@@ -21,7 +21,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock};
 
 /// Number of pending nodes that wakes a persister early.
 const NODES_WAKE: u64 = 1 << 14;
@@ -64,7 +64,7 @@ pub struct Volume<M: Memory> {
     /// What syncing a file makes durable.
     pub sync_file: SyncFile,
     /// Why a persister failed. Every later sync returns this error.
-    pub trouble: Mutex<Option<Error>>,
+    trouble: OnceLock<Error>,
 }
 
 /// Makes an empty file system.
@@ -139,13 +139,23 @@ impl<M: Memory> Volume<M> {
             lingering: Mutex::default(),
             scan,
             sync_file: SyncFile::default(),
-            trouble: Mutex::default(),
+            trouble: OnceLock::new(),
             region,
         };
         if volume.mounts.is_multiple_of(EPOCHS) {
             volume.clear_latest_links()?;
         }
         Ok(volume)
+    }
+
+    /// Keeps the first error of a background thread.
+    pub fn fail(&self, error: Error) {
+        let _ = self.trouble.set(error);
+    }
+
+    /// The first error of a background thread.
+    pub fn trouble(&self) -> Result<()> {
+        self.trouble.get().map_or(Ok(()), |error| Err(*error))
     }
 
     /// Proof for links to what the consistent view already holds: a word that leads there may be
@@ -243,6 +253,9 @@ impl<M: Memory> Volume<M> {
             lock(&self.dirty).push_back(Arc::clone(inode));
         }
         drop(state);
+        if added == 0 {
+            return;
+        }
         let before = self.nodes.fetch_add(added, Relaxed);
         if before < NODES_WAKE && before + added >= NODES_WAKE {
             self.wake.notify_one();
