@@ -4,7 +4,7 @@
 //! The liveness lock (`engine::Liveness`) is a lock of an open file description (`F_OFD_SETLK`) on
 //! a directory that all processes of the image can open. A directory permits only read locks. Each
 //! number still has one holder, because numbers are never assigned twice. The kernel searches the
-//! locks of a file one by one, so 256 *lock directories* share them: a number's remainder chooses
+//! locks of a file one by one, so 32 *lock directories* share them: a number's remainder chooses
 //! its directory. They lie in one directory, and each is found from any other.
 
 use crate::child_numbers;
@@ -79,8 +79,8 @@ pub fn with_number(fd: i32, put: impl Fn() -> i64) -> i64 {
 
 /// Offset in the lock file at which the processes' locks begin: the byte of number zero.
 const LOCKS_AT: i64 = 1 << 40;
-/// Lock directories of an image.
-const LOCK_DIRECTORIES: u32 = 256;
+/// Lock directories of an image. The first process of each pays for making it.
+const LOCK_DIRECTORIES: u32 = 32;
 /// Beginning of their names.
 const LOCK_DIRECTORY: &[u8] = b"lock-";
 /// How they are opened.

@@ -135,7 +135,12 @@ fn a_program_maps_the_image_once_it_has_something_of_it() {
     assert!(!run("cat /proc/self/maps"), "nothing");
     assert!(run("cat $file /proc/self/maps"), "a path");
     assert!(run("cat /proc/self/maps <$file"), "a descriptor");
-    assert!(run("cd /mnt/directfs && cat /proc/self/maps"), "the working directory");
+    // To look by itself, it would use a path that may concern its directory. So the shell looks.
+    let asleep = "sleep 1000 & until grep -q 'sleep) S' /proc/$!/stat; do :; done; cat /proc/$!/maps; kill $!";
+    assert!(!run(&format!("cd /mnt/directfs; {asleep}")), "the working directory alone");
+    assert!(run(&format!("{{ {asleep}; }} 3<$file")), "a descriptor that is not used");
+    assert!(run("cd /mnt/directfs && cat file /proc/self/maps"), "a relative path");
+    assert!(run("cd /mnt/directfs && cat /proc/self/cwd/file /proc/self/maps"), "a link to the working directory");
     assert!(run("cp /bin/cat $file; chmod +x $file; exec $file /proc/self/maps"), "the program itself");
 }
 

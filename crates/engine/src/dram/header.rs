@@ -9,7 +9,7 @@ use pmem::Layout;
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised when anything in the DRAM region changes its meaning: programs of different versions do
 /// not share a region.
-pub const DRAM_VERSION: u64 = 31;
+pub const DRAM_VERSION: u64 = 32;
 
 /// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -99,14 +99,25 @@ unsafe fn patch_some(libraries: &mut [Library], routes: &Routes, answers: &mut A
     }
     for library in libraries.iter().filter(|library| library.has_sites != Some(false)) {
         // SAFETY: by the caller's promise.
-        if let Some(image) = unsafe { ElfImage::in_memory(library.base) } {
-            let place = |code: &Code<'_>| Some(library.base.wrapping_add(code.address));
-            let has_sites = patch_sites(&image, routes, place);
-            if has_sites && !library.keeps_traps {
-                record_code(&image, place);
-            }
-            library.remember(has_sites);
+        unsafe { scan(library, routes) };
+    }
+}
+
+/// Its buffers are not to enlarge the start's part of the stack: most starts scan nothing.
+///
+/// # Safety
+/// The library is mapped at its base.
+#[cold]
+#[inline(never)]
+unsafe fn scan(library: &Library, routes: &Routes) {
+    // SAFETY: by the caller's promise.
+    if let Some(image) = unsafe { ElfImage::in_memory(library.base) } {
+        let place = |code: &Code<'_>| Some(library.base.wrapping_add(code.address));
+        let has_sites = patch_sites(&image, routes, place);
+        if has_sites && !library.keeps_traps {
+            record_code(&image, place);
         }
+        library.remember(has_sites);
     }
 }
 

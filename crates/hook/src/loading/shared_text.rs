@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  0                each library's file, with jumps at its sites; on whole pages
-//!  then             the slots of all sites, on whole pages
+//!  then             all slots of this library
 //!  the last bytes   [`Trailer`]
 //! ```
 //!
@@ -44,6 +44,8 @@ use crate::process::environment;
 use crate::table::{self, Site};
 
 const PAGE_BYTES: usize = 4096;
+/// All slots: those behind the used ones are in the file, so that it replaces them in one piece.
+const SLOTS_BYTES: usize = SLOTS * SLOT_BYTES;
 /// Slots on a page.
 pub const SLOTS_PER_PAGE: usize = PAGE_BYTES / SLOT_BYTES;
 /// The loader, the C library, and the libraries that were separate until glibc 2.33.
@@ -89,7 +91,7 @@ impl Trailer {
             && slots.is_multiple_of(SLOTS_PER_PAGE)
             && (1..=SLOTS).contains(&slots)
             && libraries.by_ref().zip(&self.library_bytes).all(has_code)
-            && self.library_bytes.iter().try_fold((slots * SLOT_BYTES) as u64, |sum, part| sum.checked_add(*part))
+            && self.library_bytes.iter().try_fold(SLOTS_BYTES as u64, |sum, part| sum.checked_add(*part))
                 == Some(before_bytes)
     }
 }
@@ -115,7 +117,7 @@ fn map_by<'l, const N: usize>(libraries: impl Iterator<Item = &'l Library> + Clo
     // The slots first: no site leads to them until the code is there.
     let mut start = trailer.library_bytes.iter().sum();
     // SAFETY: slots that no site uses yet.
-    if unsafe { file.map_over(slot_address(0), slots * SLOT_BYTES, protection, start) }.is_err() {
+    if unsafe { file.map_over(slot_address(0), SLOTS_BYTES, protection, start) }.is_err() {
         return Ok(None);
     }
     start = 0;
@@ -176,9 +178,10 @@ fn write<'l>(file: &sys::Fd, libraries: impl Iterator<Item = &'l Library>, slots
         });
         first = (first + count??).next_multiple_of(SLOTS_PER_PAGE);
     }
-    // SAFETY: the slots of this library, which are filled, and which nothing changes any more.
-    let filled = unsafe { core::slice::from_raw_parts(slot_address(0) as *const u8, slots * SLOT_BYTES) };
-    file.write_all(filled).ok()?;
+    // SAFETY: the slots of this library: nothing changes those that are filled, and the others only
+    // later.
+    let all = unsafe { core::slice::from_raw_parts(slot_address(0) as *const u8, SLOTS_BYTES) };
+    file.write_all(all).ok()?;
     file.write_all(trailer.to_words().map(u64::to_ne_bytes).as_flattened()).ok()
 }
 

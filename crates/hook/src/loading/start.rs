@@ -27,7 +27,7 @@ use crate::loading::loaded::LoadedProgram;
 use crate::loading::patch::{self, Library, Refusal};
 use crate::loading::shared_text::{self, LIBRARIES_MAX};
 use crate::loading::{armed_threads, early, file_identity, inline_syscalls, library_syscalls, proc_maps, site_slots};
-use crate::process::environment::{self, Adopted};
+use crate::process::environment::{self, Adopted, FewThings};
 use crate::process::{attach, limits};
 use crate::signals::{self, faults};
 use crate::{call_counts, context, profile, server};
@@ -151,9 +151,9 @@ pub unsafe fn begin() {
     }
 }
 
-/// Sets up the mount, and attaches unless the process has nothing of the image; returns whether
-/// there is a file system. `hint`: where regions are to be mapped; `joined`: the slot that this
-/// process takes over from an early copy.
+/// Sets up the mount, and attaches unless the process has at most its working directory in the
+/// image; returns whether there is a file system. `hint`: where regions are to be mapped; `joined`:
+/// the slot that this process takes over from an early copy.
 ///
 /// # Safety
 /// Only for the start of a process.
@@ -167,8 +167,8 @@ pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool 
     limits::read();
     // SAFETY: by the caller's promise.
     let server = unsafe { server::prepare(mount) };
-    match adopted.process.filter(|_| adopted.has_nothing && adopted.early.is_none()) {
-        Some(slot) => attach::postpone(server, slot),
+    match adopted.process.zip(adopted.had).filter(|_| adopted.early.is_none()) {
+        Some((slot, had)) => attach::postpone(server, slot, had == FewThings::Directory),
         None => {
             // SAFETY: by the caller's promise.
             if let Err(reason) = unsafe { server::attach(&handoff, hint, joined.or(adopted.process)) } {

@@ -27,12 +27,13 @@ pub enum Origin {
 /// The slot of a process that has not attached yet, plus one.
 static POSTPONED: AtomicU32 = AtomicU32::new(0);
 
-/// For the constructor of a program that has nothing of the image: it attaches when it needs to.
-/// Until then its slot stays as the program before left it, and the descriptor that it inherited
-/// holds the lock of its number.
-pub fn postpone(server: &'static Server, slot: u32) {
+/// For the constructor of a program that has at most its working directory in the image
+/// (`is_inside`): it attaches when it needs to. Until then its slot stays as the program before
+/// left it, with the reference to the directory, and the descriptor that it inherited holds the
+/// lock of its number.
+pub fn postpone(server: &'static Server, slot: u32, is_inside: bool) {
     POSTPONED.store(slot + 1, Relaxed);
-    record_directory(server, false);
+    record_directory(server, is_inside);
 }
 
 /// Whether a thread has started to attach.

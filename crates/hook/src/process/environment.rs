@@ -216,6 +216,21 @@ pub unsafe fn count(environment: *const *const u8) -> usize {
     unsafe { strings(environment) }.count()
 }
 
+/// What a program needs not attach for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FewThings {
+    /// It has nothing of the image.
+    Nothing = 1,
+    /// It has its working directory there, and nothing else.
+    Directory = 2,
+}
+
+impl FewThings {
+    fn from_number(number: u32) -> Option<FewThings> {
+        [FewThings::Nothing, FewThings::Directory].into_iter().find(|few| *few as u32 == number)
+    }
+}
+
 /// What a process finds in its environment.
 #[derive(Debug, Default)]
 pub struct Adopted {
@@ -223,8 +238,8 @@ pub struct Adopted {
     pub handed_off: bool,
     /// The index of the process's slot, if the previous program passed one.
     pub process: Option<u32>,
-    /// Whether that program had nothing of the image.
-    pub has_nothing: bool,
+    /// What that program had of the image, if it was at most its working directory.
+    pub had: Option<FewThings>,
     /// The descriptor of the process's meeting directory, if the previous program passed one.
     pub meeting: Option<i32>,
     /// Whether the loader loads audit modules, which have libraries of their own.
@@ -377,7 +392,7 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
             let mut parts = value[..value.len() - 1].split(|&byte| byte == b',').map(handoff::number);
             let mut next = || parts.next().flatten().and_then(|number| u32::try_from(number).ok());
             (adopted.process, adopted.meeting) = (next(), next().map(|fd| fd as i32));
-            adopted.has_nothing = next() == Some(1);
+            adopted.had = next().and_then(FewThings::from_number);
         }
         if let Some(value) = entry.strip_suffix(b"\0").and_then(|entry| entry.strip_prefix(handoff::IDS)) {
             user_namespace::adopt(value);

@@ -30,7 +30,7 @@ use crate::descriptors::marks;
 use crate::loading::{armed_threads, early, elf_dependencies};
 use crate::paths::{self, Directory, PathOwner};
 use crate::proc_links;
-use crate::process::environment::{self, ListedString, is_directfs, special_entries, strings};
+use crate::process::environment::{self, FewThings, ListedString, is_directfs, special_entries, strings};
 use crate::process::exec_files::{
     HostFile, copy_to_memfd, find_obstacle, full_path, is_executable, is_privileged, library_paths, missing, named_by,
     read_head, starts_securely,
@@ -108,7 +108,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         process: None,
         meeting: None,
         ids: None,
-        has_nothing: false,
+        has: None,
         program: None,
         name: None,
         loaded_program: None,
@@ -134,7 +134,11 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     let process = call.begin()?.session.process;
     let running = process.program();
     process.set_program(plan.runs);
-    let has_nothing = plan.program.is_none() && plan.runs.is_none() && process.has_nothing();
+    let is_outside = plan.program.is_none() && plan.runs.is_none();
+    let has = (is_outside && process.has_no_files()).then(|| match process.directory() {
+        None => FewThings::Nothing,
+        Some(_) => FewThings::Directory,
+    });
     let ids = user_namespace::current().map(|_| call.context.identity().at_entry());
     // The new program enters by itself; if the exec fails, the next call does.
     call.context.leave();
@@ -150,7 +154,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
         process: Some(process),
         meeting,
         ids,
-        has_nothing,
+        has,
         program,
         name: plan.name,
         loaded_program,

@@ -12,7 +12,8 @@ use crate::descriptors::{fd_numbers, marks};
 use crate::handoff::{self, ENTRY_BYTES_MAX};
 use crate::loading::early;
 use crate::process::environment::{
-    self, ADDED, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, ListedString, handed_on, is_directfs, library, strings,
+    self, ADDED, FewThings, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, ListedString, handed_on, is_directfs, library,
+    strings,
 };
 use crate::process::user_namespace::{self, IdsAtEntry};
 use crate::{mount_table, signals, stack};
@@ -104,8 +105,8 @@ pub struct ExecStart<'a> {
     pub meeting: Option<i32>,
     /// What the program acts as, if the process is in a user namespace.
     pub ids: Option<IdsAtEntry>,
-    /// Whether the process has nothing of the image, so the program need not attach.
-    pub has_nothing: bool,
+    /// What the process has of the image, if it is so little that the program need not attach.
+    pub has: Option<FewThings>,
     /// An entry of the environment that names the program's file.
     pub program: Option<*const u8>,
     /// An entry of the environment with the path by which the program is started.
@@ -217,7 +218,7 @@ impl ExecStart<'_> {
         let storage_bytes = self.early_load.map_or(0, |early| early.static_storage_bytes);
         let tunables = is_early.then_some(early::tunables(storage_bytes).as_ptr());
         let is_served = self.is_served();
-        let slot = self.write_process(&mut slot, self.has_nothing && !is_early);
+        let slot = self.write_process(&mut slot, self.has.filter(|_| !is_early));
         let own_ids = self.ids.as_ref().filter(|_| is_served);
         if own_ids.is_some_and(|at_entry| user_namespace::write_entry(at_entry, ids).is_none()) {
             return done(-i64::from(libc::E2BIG));
@@ -279,17 +280,17 @@ impl ExecStart<'_> {
     }
 
     /// Writes the entry with the process's slot and its meeting directory, if it has a slot.
-    fn write_process(&self, into: &mut [u8; PROCESS_BYTES], has_nothing: bool) -> Option<*const u8> {
+    fn write_process(&self, into: &mut [u8; PROCESS_BYTES], has: Option<FewThings>) -> Option<*const u8> {
         let process = self.process.filter(|_| self.is_served())?;
         into[..handoff::PROCESS.len()].copy_from_slice(handoff::PROCESS);
         let mut length = handoff::PROCESS.len();
         length += handoff::write_number(u64::from(process), &mut into[length..]);
-        let usual = environment::handoff().filter(|_| has_nothing).map(|handoff| handoff.meeting);
+        let usual = environment::handoff().filter(|_| has.is_some()).map(|handoff| handoff.meeting);
         if let Some(meeting) = self.meeting.or(usual) {
             into[length] = b',';
             length += 1 + handoff::write_number(meeting as u64, &mut into[length + 1..]);
-            if has_nothing {
-                into[length..length + 2].copy_from_slice(b",1");
+            if let Some(has) = has {
+                into[length..length + 2].copy_from_slice(&[b',', b'0' + has as u8]);
             }
         }
         Some(into.as_ptr())

@@ -602,9 +602,9 @@ impl<'f, M: Memory> Process<'f, M> {
         }
     }
 
-    /// Whether the process holds nothing of the image: no descriptor, directory or mapping, also
-    /// none that an exec would end. Its table and its number are its own, and it has one thread.
-    pub fn has_nothing(&self) -> bool {
+    /// Whether the process holds at most its working directory: no descriptor or mapping, also none
+    /// that an exec would end. Its table and its number are its own, and it has one thread.
+    pub fn has_no_files(&self) -> bool {
         let slot = self.slot;
         let is_alone = self.table_index == self.index
             && [&slot.shares_number, &slot.shared, &slot.threads].iter().all(|flag| flag.load(Acquire) == 0);
@@ -613,8 +613,7 @@ impl<'f, M: Memory> Process<'f, M> {
             has_descriptor = true;
             false
         });
-        let others = [&slot.directory, &slot.mappings];
-        is_alone && !has_descriptor && others.iter().all(|first| first.load(Acquire) == 0)
+        is_alone && !has_descriptor && slot.mappings.load(Acquire) == 0
     }
 
     /// Continues this process with a new program.
