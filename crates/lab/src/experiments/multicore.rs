@@ -388,19 +388,6 @@ fn flag_rename(operation: &[Event]) -> Vec<Event> {
     [before, &taken, after, &left].concat()
 }
 
-/// DirectFS beside the paper's collecting thread (III-G), in the model only.
-const COLLECTED: &str = "DirectFS, collecting thread";
-/// Processors of a socket of the paper's machine, which the collecting thread shares with those
-/// that remove files.
-const SOCKET: usize = 24;
-
-/// The part of the socket that `count` removing threads have if a collecting thread is busy for a
-/// share of the time. While the socket has a processor for it, it takes none of theirs.
-fn beside_collector(count: usize, busy: f64) -> f64 {
-    let count = count as f64;
-    if count < SOCKET as f64 { 1.0 } else { count / (count + busy.clamp(0.0, 1.0)) }
-}
-
 /// The common parameters of all replays of one operation.
 struct Replays<'r> {
     bench: &'r Bench<'r>,
@@ -460,9 +447,6 @@ fn one_subject(
             let flagged: Vec<Program> = programs[&operation].iter().map(flagged).collect();
             replays.scale(RENAME_FLAG, &flagged, findings)?;
         }
-        if subject == Subject::DirectFs && operation == ThreadOperation::Remove {
-            add_collected(findings, &content, &costs);
-        }
         if alone == operation {
             let at = |count: usize, distance: &Distance| {
                 scale(&programs[&operation], count, &distance.costs(&costs), duration_ns, 0).0
@@ -484,27 +468,6 @@ fn one_subject(
     Ok(())
 }
 
-/// Adds the rates of remove on one socket, beside the collecting thread. For each removed name it
-/// frees an inode, a dentry and a cachelet, whose lines it takes from the processor that removed
-/// them: its work is taken as that of a removal without fences.
-fn add_collected(findings: &mut Findings, removal: &Content, costs: &Costs) {
-    let each_ns = removal.instructions * costs.instruction_ns
-        + removal.brought * costs.transfer_ns
-        + removal.exchanges * costs.exchange_ns;
-    let of = |count: usize| findings.here(&row(ThreadOperation::Remove, count), Subject::DirectFs.name(), 0);
-    let here = |count: usize| {
-        of(count)?;
-        // Millions of calls per second, and nanoseconds.
-        let rate = of(count.min(SOCKET))?;
-        Some(rate * beside_collector(count, rate * each_ns / 1e3))
-    };
-    let rates: Vec<(usize, f64)> = PROCESSORS.into_iter().filter_map(|count| Some((count, here(count)?))).collect();
-    for (count, rate) in rates {
-        let row = row(ThreadOperation::Remove, count);
-        findings.measures.push(Measure { row, subject: COLLECTED.to_owned(), paper: None, here: vec![Some(rate)] });
-    }
-}
-
 fn plot(findings: &Findings, operation: ThreadOperation) -> Plot {
     let at = |name: &str, count: usize| findings.here(&row(operation, count), name, 0);
     let counts: Vec<usize> =
@@ -514,7 +477,6 @@ fn plot(findings: &Findings, operation: ThreadOperation) -> Plot {
     let others = match operation {
         ThreadOperation::Rename => &[LOCKED_LOG, RENAME_FLAG][..],
         ThreadOperation::Create => &[LOCKED_LOG],
-        ThreadOperation::Remove => &[COLLECTED],
         _ => &[],
     };
     let names = SUBJECTS.map(Subject::name).into_iter().chain(others.iter().copied());
@@ -549,23 +511,18 @@ fn claim(findings: &mut Findings, operation: ThreadOperation, subject: &str, sca
     findings.claims.push(Claim { what, unit: Unit::Times, paper, here: vec![here], sense, reason });
 }
 
-/// What the paper says of more than 20 and 24 threads, where the model has so many processors.
+/// What the paper says of renames by more than 24 threads, where the model has so many processors.
 fn beyond_a_socket(findings: &mut Findings) {
-    for (operation, subject, from, what) in [
-        (ThreadOperation::Rename, RENAME_FLAG, 24, "rename with a flag on the directory stops scaling (Fig. 7 c)"),
-        (ThreadOperation::Remove, COLLECTED, 24, "remove stops scaling beside a collecting thread (Fig. 7 b)"),
-    ] {
-        let at = |count| findings.here(&row(operation, count), subject, 0);
-        let (Some(at_socket), Some(beyond)) = (at(from), at(32)) else { continue };
-        findings.claims.push(Claim {
-            what: format!("{what}; times from {from} to 32 processors"),
-            unit: Unit::Times,
-            paper: 1.0,
-            here: vec![beyond / at_socket],
-            sense: Sense::AtMost(32.0 / from as f64),
-            reason: "The flag is held for the few instructions that change names in the index, and lookups do not wait for it here.".to_owned(),
-        });
-    }
+    let at = |count| findings.here(&row(ThreadOperation::Rename, count), RENAME_FLAG, 0);
+    let (Some(at_socket), Some(beyond)) = (at(24), at(32)) else { return };
+    findings.claims.push(Claim {
+        what: "rename with a flag on the directory stops scaling (Fig. 7 c); times from 24 to 32 processors".to_owned(),
+        unit: Unit::Times,
+        paper: 1.0,
+        here: vec![beyond / at_socket],
+        sense: Sense::AtMost(32.0 / 24.0),
+        reason: "The flag is held for the few instructions that change names in the index, and lookups do not wait for it here.".to_owned(),
+    });
 }
 
 /// The total call rates at the judged processor count, DirectFS next to NOVA.
@@ -606,7 +563,7 @@ pub const MULTICORE: Experiment = Experiment {
     name: "multicore",
     question: "How would calls in one directory scale on up to 64 processors?",
     source: "DirectFS, Fig. 3, Fig. 7 a to d, sections II-D and V-C: 1 to 32 threads on 48 processors; drawings without numbers",
-    method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records its own calls: every instruction and its memory accesses. Calls of more than 60,000 instructions, which rewrite a directory's log, are left out. The recordings are replayed on 1 to 64 virtual processors in virtual time. Line transfers between processors cost time; locks are granted in order of arrival and handed over; waiters do not sleep. A line that no other recorded call touches comes from memory at the call's first access. Measured on this machine: the time of one processor, a line transfer between two processors and from memory, the handover of a lock, a locked instruction, a flush and a fence. Memory is not slowed. The distance between a virtual machine's processors varies, so it is measured before and after each round of two threads, which directly follows a round of one. Rounds in which it changed, or which ran on one core, do not count. The median of the others, by the gain of the second thread, counts; the model of two processors next to it uses its distance. The curves use the long distance, since many processors do not share one cache. The clock is held while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in every call. \"DirectFS, locked log\" is DirectFS's recording with a lock around each append to the directory's log, held until the call's last fence. \"DirectFS, flag on the directory\": one rename of a directory at a time changes the state of its files, as in the paper (III-E). \"DirectFS, collecting thread\": the removing threads have the 24 processors of one socket, of which the thread that frees what they removed takes a part, as the paper explains Fig. 7 b; it is taken to be busy for as long as the removals themselves, without their fences. Not modelled: memory bandwidth, distances between sockets, failed exchanges, repeated reads. Judged at 24 processors, or at the size's maximum: \"scales\" means a speedup of at least half the processor count, \"does not\" at most a sixth.",
+    method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records its own calls: every instruction and its memory accesses. Calls of more than 60,000 instructions, which rewrite a directory's log, are left out. The recordings are replayed on 1 to 64 virtual processors in virtual time. Line transfers between processors cost time; locks are granted in order of arrival and handed over; waiters do not sleep. A line that no other recorded call touches comes from memory at the call's first access. Measured on this machine: the time of one processor, a line transfer between two processors and from memory, the handover of a lock, a locked instruction, a flush and a fence. Memory is not slowed. The distance between a virtual machine's processors varies, so it is measured before and after each round of two threads, which directly follows a round of one. Rounds in which it changed, or which ran on one core, do not count. The median of the others, by the gain of the second thread, counts; the model of two processors next to it uses its distance. The curves use the long distance, since many processors do not share one cache. The clock is held while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in every call. \"DirectFS, locked log\" is DirectFS's recording with a lock around each append to the directory's log, held until the call's last fence. \"DirectFS, flag on the directory\": one rename of a directory at a time changes the state of its files, as in the paper (III-E). Not modelled: memory bandwidth, distances between sockets, failed exchanges, repeated reads. Judged at 24 processors, or at the size's maximum: \"scales\" means a speedup of at least half the processor count, \"does not\" at most a sixth.",
     needs_bytes: |size| {
         let image_bytes = Plan::of_files(files_needed(size)).image_bytes();
         calibrate::MEMORY_BYTES.max(image_bytes * 2)
@@ -692,14 +649,6 @@ mod tests {
         let [fence, exchange, store] = [EventKind::Fence, EventKind::Exchange, EventKind::Store];
         assert_eq!(kinds, [fence, exchange, fence, taken, store, left]);
         assert_eq!(flag_rename(&call[1..2]), call[1..2]);
-    }
-
-    #[test]
-    fn a_collecting_thread_costs_nothing_until_the_socket_is_full() {
-        assert_eq!([1, 12, 23].map(|count| beside_collector(count, 1.0)), [1.0; 3]);
-        assert!((beside_collector(24, 1.0) - 0.96).abs() < 1e-9);
-        assert!((beside_collector(32, 0.5) - 32.0 / 32.5).abs() < 1e-9);
-        assert_eq!(beside_collector(24, 7.0), beside_collector(24, 1.0), "it has one processor at most");
     }
 
     #[test]
