@@ -154,8 +154,7 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
         }
     }
     let programs = sections.iter().find(|section| section["group"] == "programs").unwrap();
-    let script = &programs["rows"][0];
-    assert_eq!(script["what"], "sh, like configure");
+    let script = programs["rows"].as_array().unwrap().iter().find(|row| row["what"] == "sh, like configure").unwrap();
     assert!(script["cells"][0]["user_ns"].as_f64().unwrap() + script["cells"][0]["system_ns"].as_f64().unwrap() > 0.0);
     let calls = sections[0]["rows"].as_array().unwrap();
     let names: Vec<&str> = calls.iter().map(|row| row["call"].as_str().unwrap()).collect();
