@@ -1,4 +1,4 @@
-//! Commits of an image that lies on a disk: what fsync and its kin wait for.
+//! Commits of an image that lies on a disk: what its syncs ([`crate::Storage`]) wait for.
 //!
 //! ```text
 //!  working copy (a file in memory, mapped by all processes)   image's file, on the disk
@@ -124,6 +124,11 @@ impl ImageFile {
     /// The file behind a descriptor. It stays open for as long as the value is used.
     pub const fn new(fd: i32) -> ImageFile {
         ImageFile { fd }
+    }
+
+    /// Returns when its pages are on the disk, with those that were changed through mappings.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.flush().map_err(|DiskError(errno)| Errno(errno))
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
