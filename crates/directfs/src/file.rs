@@ -7,10 +7,10 @@ use crate::metadata::system_time;
 use crate::session::{Inside, OpenNumber};
 use crate::view::View;
 use crate::{Credentials, FileTimes, Metadata, Permissions};
-use engine::SeekWhat;
 use engine::statistics::CallClass;
+use engine::{Node, SeekWhat};
 use posix::process::{Blocked, InFlightFile, LockKind, LockRange, Locked};
-use posix::{Caller, Errno, TimeToSet, Whence};
+use posix::{Caller, Errno, Scope, TimeToSet, Whence};
 use std::ffi::{OsStr, OsString};
 use std::fs::TryLockError;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -178,6 +178,30 @@ impl File {
         result.map_err(|errno| self.error(operation, errno))
     }
 
+    /// A write; to a file that was opened with O_SYNC or O_DSYNC, it returns when it is safe.
+    fn write_by(
+        &self,
+        mut write: impl FnMut(&Caller<'_, 'static>, &InFlightFile<'_, 'static>) -> posix::Result<usize>,
+    ) -> Result<usize> {
+        let (count, must_sync) = self.call("write", |caller, file| {
+            let count = write(caller, file)?;
+            Ok((count, count > 0 && file.is_synchronous()))
+        })?;
+        if must_sync {
+            // A call of its own: one that finds no space is repeated, which a write must not be.
+            self.sync(|_| Scope::Calls)?;
+        }
+        Ok(count)
+    }
+
+    fn sync(&self, scope: impl Fn(Node) -> Scope) -> Result<()> {
+        let synced = self.number.shared().call(CallClass::Sync, |inside| {
+            let scope = scope(inside.file(self.number())?.node());
+            inside.image.storage().sync(inside.thread, scope)
+        });
+        synced.map_err(|errno| self.error("sync", errno))
+    }
+
     fn error(&self, operation: &'static str, errno: Errno) -> Error {
         Error::call(operation, &self.path, errno)
     }
@@ -254,7 +278,7 @@ impl File {
     /// # Errors
     /// EBADF: not opened for writing; ENOSPC; EFBIG: beyond 256 TiB.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> Result<usize> {
-        self.call("write", |caller, file| caller.data().write_at(file, offset(at)?, bytes))
+        self.write_by(|caller, file| caller.data().write_at(file, offset(at)?, bytes))
     }
 
     /// Writes all bytes at an offset.
@@ -282,12 +306,7 @@ impl File {
     /// failure, on this file and all others. Elsewhere every write is already as durable as it
     /// gets.
     pub fn sync_all(&self) -> Result<()> {
-        let errno = |error: io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
-        let synced = self.number.shared().call(CallClass::Sync, |inside| {
-            inside.thread.sync(inside.file(self.number())?.node())?;
-            inside.image.sync().map_err(errno)
-        });
-        synced.map_err(|errno| self.error("sync", errno))
+        self.sync(Scope::File)
     }
 
     /// Does what [`sync_all`](File::sync_all) does.
@@ -582,7 +601,7 @@ impl Read for &File {
 
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.call("write", |caller, file| caller.data().write(file, bytes))?)
+        Ok(self.write_by(|caller, file| caller.data().write(file, bytes))?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -6,7 +6,7 @@ use crate::{Credentials, FileSystem};
 use engine::statistics::CallClass;
 use image::{CommitPolicy, MakeOptions, OpenImage};
 use pmem::Persistence;
-use posix::Errno;
+use posix::{Errno, Scope};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,11 +156,7 @@ impl Image {
     ///
     /// [`File::sync_all`]: crate::File::sync_all
     pub fn sync(&self) -> Result<()> {
-        let errno = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
-        let synced = self.shared.call(CallClass::Sync, |inside| {
-            inside.thread.sync_all()?;
-            inside.image.sync().map_err(errno)
-        });
+        let synced = self.shared.call(CallClass::Sync, |inside| inside.image.storage().sync(inside.thread, Scope::All));
         synced.map_err(|errno| self.error("sync", errno))
     }
 

@@ -407,3 +407,36 @@ fn a_view_keeps_its_blocks_and_its_image() {
     assert!(!again.was_recovered());
     assert_eq!(again.close().unwrap(), Closed::Clean);
 }
+
+#[test]
+fn a_synchronous_file_and_each_sync_reach_the_disk_before_they_return() {
+    // The system's directory for temporary files may be in memory.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, copy) = (directory.path().join("image"), directory.path().join("copy"));
+    drop(Image::create(&path).size(16 << 20).create().unwrap());
+    let image = Image::options().commit_interval(Duration::ZERO).open(&path).unwrap();
+    assert_eq!(image.durability(), Durability::Committed, "this test needs a build directory on a disk");
+    let fs = image.file_system();
+    // A copy of the image's file is another image: what a power failure would leave.
+    let on_disk = |name: &str| {
+        std::fs::copy(&path, &copy).unwrap();
+        Image::open(&copy).unwrap().file_system().read(name).ok()
+    };
+    let new = libc::O_WRONLY | libc::O_CREAT;
+    fs.open_flags("plain", new, 0o600).unwrap().write_all_at(b"plain", 0).unwrap();
+    assert_eq!(on_disk("plain"), None, "nothing has asked for a commit");
+    for (name, flags) in [("O_SYNC", libc::O_SYNC), ("O_DSYNC", libc::O_DSYNC)] {
+        let mut file = fs.open_flags(name, new | flags, 0o600).unwrap();
+        file.write_all_at(b"at", 0).unwrap();
+        assert_eq!(on_disk(name).as_deref(), Some(&b"at"[..]), "{name}");
+        file.write_all(b"by position").unwrap();
+        assert_eq!(on_disk(name).as_deref(), Some(&b"by position"[..]), "{name}");
+    }
+    let file = fs.create("sync_all").unwrap();
+    assert_eq!(on_disk("sync_all"), None);
+    file.sync_all().unwrap();
+    assert!(on_disk("sync_all").is_some());
+    fs.write("sync", "").unwrap();
+    image.sync().unwrap();
+    assert!(on_disk("sync").is_some());
+}

@@ -12,7 +12,7 @@ use crate::step::{dead, step};
 use core::cell::Cell;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Commit64, Direct, Flushed, Memory, Pm, Region};
+use pmem::{BLOCK_BYTES, Commit64, Direct, Memory, Pm, Region};
 
 /// A file system as this process sees it: two base addresses and constants. `attach` makes it.
 pub struct Fs<M: Memory = Direct> {
@@ -420,7 +420,7 @@ impl<M: Memory> Drop for Thread<'_, M> {
         if dead() {
             return;
         }
-        self.fs.pm.fence(Flushed::nothing());
+        self.fs.pm.fence_unfenced();
         for word in &self.slot.references {
             word.store(0, Relaxed);
         }

@@ -20,7 +20,7 @@ use image::Image;
 use pmem::Direct;
 use posix::process::Process;
 use posix::{
-    Append, Caller, Credentials, Errno, ExtendedFlags, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet,
+    Append, Caller, Credentials, Errno, ExtendedFlags, FileSystemStatus, NodeRef, OpenFile, Result, Scope, TimeToSet,
 };
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
@@ -557,7 +557,7 @@ impl Files {
 
     /// Whether fsync has an effect: only if the image is on a disk behind the kernel's cache.
     pub(crate) fn needs_sync(&self) -> bool {
-        self.image.needs_sync()
+        self.image.storage().is_disk()
     }
 
     /// Persists an open file: first what the engine persists lazily, then the whole image on its
@@ -565,9 +565,8 @@ impl Files {
     pub(crate) fn sync(&self, number: u64) -> Result<()> {
         let node = self.node(number)?;
         self.check_whole()?;
-        self.image.fs().enter()?.sync(node)?;
-        self.check_whole()?;
-        self.image.sync().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
+        let synced = self.image.storage().sync(&self.image.fs().enter()?, Scope::File(node));
+        self.check_whole().and(synced)
     }
 
     /// The names after a cookie, about as many as a reply holds if each takes `head_bytes` plus its

@@ -68,7 +68,7 @@ pub const IDS: &[u8] = b"DIRECTFS_IDS=";
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
 /// First field of `DIRECTFS_IMAGE`; incremented whenever anything here changes its meaning.
-pub const VERSION: u64 = 8;
+pub const VERSION: u64 = 9;
 /// Maximum length of a record's text, with its zero byte.
 pub const TEXT_BYTES_MAX: usize = 184;
 /// Where the search for free descriptor numbers starts, downwards if the limit is lower. It is not
@@ -77,7 +77,7 @@ pub const DESCRIPTORS_FROM: i32 = 1000;
 
 /// Content of `DIRECTFS_IMAGE`, in decimal and separated by commas: version, image, image_bytes,
 /// region, region_bytes, placeholder, meeting, cached_files_max, read_only, image_read_only,
-/// journal, processor, flushes, memory_errors, apparmor.
+/// journal, processor, flushes, memory_errors, apparmor, in_place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandoffRecord {
     /// Descriptor of the image.
@@ -109,10 +109,12 @@ pub struct HandoffRecord {
     pub processor: u8,
     /// AppArmor is enabled in this kernel (`hook::process::apparmor`).
     pub apparmor: bool,
+    /// The image lies on a disk, and its file is used in place: see [`posix::Storage::InPlace`].
+    pub in_place: bool,
 }
 
 /// Fields of the text.
-const FIELDS: usize = 15;
+const FIELDS: usize = 16;
 
 impl HandoffRecord {
     /// Parses the value of the entry; `None` if it has another version or is incomplete.
@@ -139,9 +141,11 @@ impl HandoffRecord {
             flushes,
             memory_errors,
             apparmor,
+            in_place,
         ] = fields;
         let is_flag = |field: u64| field <= 1;
-        let are_flags = [read_only, image_read_only, flushes, memory_errors, apparmor].into_iter().all(is_flag);
+        let are_flags =
+            [read_only, image_read_only, flushes, memory_errors, apparmor, in_place].into_iter().all(is_flag);
         if count != FIELDS || version != VERSION || !are_flags {
             return None;
         }
@@ -158,6 +162,7 @@ impl HandoffRecord {
             flushes: flushes == 1,
             memory_errors: memory_errors == 1,
             apparmor: apparmor == 1,
+            in_place: in_place == 1,
             journal: i32::try_from(journal).ok()?,
             processor: u8::try_from(processor).ok()?,
         })
@@ -198,6 +203,7 @@ impl HandoffRecord {
             u64::from(self.flushes),
             u64::from(self.memory_errors),
             u64::from(self.apparmor),
+            u64::from(self.in_place),
         ];
         let mut length = 0;
         for (index, field) in fields.into_iter().enumerate() {
@@ -279,6 +285,7 @@ mod tests {
             journal: 1004,
             processor: 255,
             apparmor: true,
+            in_place: true,
         };
         let mut text = [0; TEXT_BYTES_MAX];
         let length = handoff.write(&mut text);
@@ -291,20 +298,21 @@ mod tests {
 
     #[test]
     fn what_is_no_handoff_record_is_rejected() {
-        for text in [
-            "",
-            ",",
-            "7,3,4,5,6,7,8,9,0,0,0,1,0,0",
-            "8,3,4,5,6,7,8,0,0,0,1,0,0",
-            "8,3,4,5,6,7,8,9,2,0,0,1,0,0",
-            "8,3,4,5,6,7,8,9,0,0,0,1,0,2",
-            "8,-3,4,5,6,7,8,9,0,0,0,1,0,0",
-            "8,3,4,5,6,7,8,9,0,0,0,256,0,0",
-        ] {
+        let valid = "9,3,4,5,6,7,8,0,0,0,0,1,0,0,0,0";
+        assert!(HandoffRecord::parse(valid.as_bytes()).is_some());
+        let with = |field: usize, value: &str| {
+            let mut fields: Vec<&str> = valid.split(',').collect();
+            fields[field] = value;
+            fields.join(",")
+        };
+        // Another version, a flag of 2 in each place, a sign, numbers that are too large.
+        let fields = [(0, "8"), (8, "2"), (9, "2"), (12, "2"), (13, "2"), (14, "2"), (15, "2"), (1, "-3"), (1, "")];
+        let large = [(1, "2147483648"), (2, "99999999999999999999"), (11, "256")];
+        let changed = fields.into_iter().chain(large).map(|(field, value)| with(field, value));
+        let lengths = ["", ",", &valid[2..], &format!("{valid},0")].map(str::to_owned);
+        for text in changed.chain(lengths) {
             assert_eq!(HandoffRecord::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(HandoffRecord::parse(b"8,3,99999999999999999999,5,6,7,8,9,0,0,0,1,0,0"), None);
-        assert_eq!(HandoffRecord::parse(b"8,2147483648,4,5,6,7,8,9,0,0,0,1,0,0"), None);
     }
 
     #[test]

@@ -134,7 +134,7 @@ pub fn commit_for_others(policy: CommitPolicy) -> Result<(), ImageError> {
     unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
-    let _ = std::fs::write("/proc/self/comm", "directfs-commit");
+    let _ = rustix::thread::set_name(c"directfs-commit");
     super::service::block_signals();
     let options = OpenImage { commits: policy, committer: Committer::This, ..OpenImage::default() };
     let image = Image::open(path, &options)?;

@@ -21,6 +21,7 @@ use super::{
 };
 use engine::{AttachOptions, Fs, Liveness};
 use pmem::{Access, Direct, Mapping, Memory};
+use posix::Storage;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::fs::File;
@@ -40,6 +41,7 @@ pub struct Handoff {
     region_bytes: u64,
     meeting: OwnedFd,
     flushes: bool,
+    in_place: bool,
     /// Number of the lending process. It selects the lock byte that borrowers hold.
     owner: u32,
 }
@@ -74,6 +76,11 @@ impl Handoff {
     /// Whether lines of the image must be flushed.
     pub fn flushes(&self) -> bool {
         self.flushes
+    }
+
+    /// Whether the image lies on a disk and is used in place ([`posix::Storage::InPlace`]).
+    pub fn in_place(&self) -> bool {
+        self.in_place
     }
 
     /// Closes the lender's copies of the descriptors, so that only borrowers hold them.
@@ -131,6 +138,7 @@ impl<M: Memory> Image<M> {
             region_bytes: self.dram.length(),
             meeting,
             flushes: self.fs().pm().flushes(),
+            in_place: matches!(self.storage(), Storage::InPlace(_)),
             owner,
         })
     }

@@ -64,10 +64,11 @@ use engine::format::{Superblock, SuperblockError};
 use engine::{Fs, ImageIdentity, RecoveryReport};
 use locks::{Byte, Lock, LockGuard, retry_until, try_set};
 use pmem::{Access, Backing, Direct, Loss, MapError, Mapping, Memory, Persistence, Region, length_bytes};
-use posix::commits::{CommitStatus, Commits};
+use posix::commits::{CommitStatus, Commits, ImageFile};
 use posix::host::PLATFORM;
+use posix::{Scope, Storage};
 use runtime::RuntimeDirectory;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use service::{CommitService, Service};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -414,9 +415,16 @@ impl<M: Memory> Image<M> {
         }
     }
 
-    /// Whether a sync has work to do: the image is on a disk.
-    pub fn needs_sync(&self) -> bool {
-        matches!(self.persistence(), Persistence::Committed | Persistence::CleanClose)
+    /// Where the image is made safe: see [`Storage::sync`].
+    pub fn storage(&self) -> Storage {
+        let mapping = &self.memory.mapping;
+        match self.memory.commits {
+            Some(commits) => Storage::Committed(commits),
+            None if mapping.backing().is_disk() && mapping.access() == Access::ReadWrite => {
+                Storage::InPlace(ImageFile::new(self.file.as_raw_fd()))
+            }
+            None => Storage::Memory,
+        }
     }
 
     /// Whether the working copy lies on the disk, because it would not fit in memory.
@@ -460,17 +468,11 @@ impl<M: Memory> Image<M> {
         }
     }
 
-    /// Makes all completed calls as durable as the storage allows: commits them to the disk where
-    /// there is one.
+    /// [`Storage::sync`] of all calls, by a thread that this call makes.
     pub fn sync(&self) -> io::Result<()> {
-        match &self.memory.commits {
-            Some(commits) => {
-                let error = |errno: posix::Errno| io::Error::from_raw_os_error(errno.0);
-                let thread = self.fs().enter().map_err(|source| error(source.into()))?;
-                commits.commit(&thread).map_err(error)
-            }
-            None => self.memory.mapping.sync(0..self.memory.mapping.length()),
-        }
+        let synced = self.fs().enter().map_err(posix::Errno::from);
+        let synced = synced.and_then(|thread| self.storage().sync(&thread, Scope::Calls));
+        synced.map_err(|errno| io::Error::from_raw_os_error(errno.0))
     }
 
     /// Detaches. The last process to detach writes back deferred state and marks the image clean.

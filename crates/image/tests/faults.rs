@@ -44,7 +44,7 @@ impl Disk {
         std::io::copy(&mut File::open(&made).unwrap(), &mut file).unwrap();
         let options = OpenImage { commits: CommitPolicy::WhenSynced, ..options_in(&directory) };
         let disk = Disk { store, directory, path, options, random: Random(1) };
-        assert!(disk.open().needs_sync());
+        assert!(disk.open().storage().is_disk());
         Some(disk)
     }
 

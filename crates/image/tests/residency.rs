@@ -42,7 +42,7 @@ impl Disk {
         let options = OpenImage { whole_bytes_max: 0, commits: CommitPolicy::WhenSynced, ..options_in(&memory) };
         let disk = Disk { directory, memory, path, options };
         let image = disk.open();
-        assert!(image.needs_sync(), "these tests need a scratch directory on a disk");
+        assert!(image.storage().is_disk(), "these tests need a scratch directory on a disk");
         inside(&image, |thread, root| {
             for file in 0..FILES {
                 let node = thread.create(root, name(file).as_bytes(), &regular()).unwrap();

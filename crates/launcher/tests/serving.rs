@@ -45,6 +45,7 @@ impl FileSystem {
             read_only: false,
             image_read_only: false,
             flushes: false,
+            in_place: false,
             memory_errors: false,
             journal: 0,
             processor: pmem::features(),

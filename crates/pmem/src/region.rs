@@ -577,6 +577,20 @@ impl<M: Memory> Region<M> {
         Durable(())
     }
 
+    /// [`Region::fence`] for the flushes that this thread has left to a later fence
+    /// ([`Flushed::unfenced`]).
+    #[inline(always)]
+    pub fn fence_unfenced(&self) -> Durable {
+        self.fence(Flushed(()))
+    }
+
+    /// A fence as evidence for a word that shows nothing new: all that it leads to was durable
+    /// before, or counts only after a later commit.
+    #[inline(always)]
+    pub fn fence_nothing_new(&self) -> Durable {
+        self.fence(Flushed(()))
+    }
+
     /// Flush and fence in one.
     #[inline(always)]
     pub fn persist(&self, dirty: Dirty) -> Durable {

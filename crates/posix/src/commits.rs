@@ -1,4 +1,4 @@
-//! Commits of an image that lies on a disk: what fsync and its kin wait for.
+//! Commits of an image that lies on a disk: what its syncs ([`crate::Storage`]) wait for.
 //!
 //! ```text
 //!  working copy (a file in memory, mapped by all processes)   image's file, on the disk
@@ -50,51 +50,66 @@ use rustix::fs::FileType;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Resource;
 
-/// The selector of the journal's state, and its two copies.
-const SELECTOR: usize = 0;
-const COPIES: [usize; 2] = [1, 1 + State::WORDS];
-/// Bytes of the log.
-const LOG_BYTES: usize = 15;
-/// Commits started so far.
-const STARTED: usize = 16;
-/// Number of the last one that is on the disk.
-const FINISHED: usize = 17;
-/// Number of the last one that failed.
-const FAILED: usize = 18;
-/// The error of that one.
-const ERROR: usize = 19;
-/// When the last commit on the disk began: ns since 1970.
-const COMMITTED_NS: usize = 20;
-/// Process number of the service, and its kind: [`COMMITTER`], [`STARTER`] or neither; zero: none.
-const SERVICE: usize = 21;
+/// What the processes of an image share of its commits: [`TrackingHeader::words`].
+#[repr(C)]
+struct SharedState {
+    /// Which state of the journal counts. 2: the second one; otherwise the first.
+    selector: AtomicU64,
+    journal_states: [[AtomicU64; State::WORDS]; 2],
+    /// Bytes of the log.
+    log_bytes: AtomicU64,
+    /// Commits started so far.
+    started: AtomicU64,
+    /// Number of the last one that is on the disk.
+    finished: AtomicU64,
+    /// Number of the last one that failed.
+    failed: AtomicU64,
+    /// The error of that one.
+    error: AtomicU64,
+    /// When the last commit on the disk began: ns since 1970.
+    committed_ns: AtomicU64,
+    /// Process number of the service, and its kind: [`COMMITTER`], [`STARTER`] or neither; zero:
+    /// none.
+    service: AtomicU64,
+    /// [`READY`] once the working copy holds the whole image.
+    readiness: AtomicU64,
+    /// The image file: device, inode, boot.
+    identity: [AtomicU64; 3],
+    /// The image's UUID.
+    uuid: [AtomicU64; 2],
+    /// 1: commits are held back, and are made only by [`Commits::commit_held`] or after
+    /// [`Commits::set_held`].
+    held: AtomicU64,
+    /// A snapshot that keeps checkpoints away: its process number, and a random half; zero: none.
+    pinned: AtomicU64,
+    /// Residency mode. Zero: the working copy holds every page. Otherwise a set of [`PARTLY`] and
+    /// [`KEEPS_READS`].
+    resident: AtomicU64,
+    /// Bytes of the image, behind which its journal is: see [`Commits::image_bytes`].
+    image_bytes: AtomicU64,
+}
+const WORDS: usize = 32;
+const _: () = assert!(size_of::<SharedState>() == size_of::<[AtomicU64; WORDS]>());
+
+/// More of it: [`TrackingHeader::more_words`].
+#[repr(C)]
+struct MoreState {
+    /// The size that the image gets; zero: it does not move.
+    moving_bytes: AtomicU64,
+    /// When the snapshot last made progress, ns of the monotonic clock.
+    pin_beat_ns: AtomicU64,
+    _reserved: [AtomicU64; 2],
+}
+const _: () = assert!(size_of::<MoreState>() == size_of::<[AtomicU64; 4]>());
+
 /// The service is a committer.
 const COMMITTER: u64 = 1 << 32;
 /// The service starts a committer on request.
 const STARTER: u64 = 1 << 33;
-/// [`READY`] once the working copy holds the whole image.
-const READINESS: usize = 22;
-/// The image file: device, inode, boot.
-const IDENTITY: usize = 23;
-/// The image's UUID.
-const UUID: usize = 26;
-/// 1: commits are held back, and are made only by [`Commits::commit_held`] or after
-/// [`Commits::set_held`].
-const HELD: usize = 28;
-/// A snapshot that keeps checkpoints away: its process number, and a random half; zero: none.
-const PINNED: usize = 29;
-/// Residency mode. Zero: the working copy holds every page. Otherwise a set of the following bits.
-const RESIDENT: usize = 30;
 /// Pages whose bits are set are in the working copy; the image's file has the others.
 const PARTLY: u64 = 1;
 /// Pages that are read become resident.
 const KEEPS_READS: u64 = 2;
-
-/// Bytes of the image, behind which its journal is: see [`Commits::image_bytes`].
-const IMAGE_BYTES: usize = 31;
-/// Index in `more_words`. The size that the image gets; zero: it does not move.
-const MOVING: usize = 0;
-/// Index in `more_words`. When the snapshot last made progress, ns of the monotonic clock.
-const PIN_BEAT: usize = 1;
 
 /// `DFSWORK2` as a little-endian word.
 const READY: u64 = u64::from_le_bytes(*b"DFSWORK2");
@@ -124,6 +139,11 @@ impl ImageFile {
     /// The file behind a descriptor. It stays open for as long as the value is used.
     pub const fn new(fd: i32) -> ImageFile {
         ImageFile { fd }
+    }
+
+    /// Returns when its pages are on the disk, with those that were changed through mappings.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.flush().map_err(|DiskError(errno)| Errno(errno))
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -309,19 +329,19 @@ pub struct Commits {
 
 impl StateStore for Commits {
     fn load(&self) -> State {
-        let words = self.words();
-        let copy = COPIES[usize::from(words[SELECTOR].load(Acquire) == 2)];
-        let state = State::from_words(&core::array::from_fn(|index| words[copy + index].load(Relaxed)));
+        let shared = self.shared();
+        let words = &shared.journal_states[usize::from(shared.selector.load(Acquire) == 2)];
+        let state = State::from_words(&core::array::from_fn(|index| words[index].load(Relaxed)));
         State { used_bytes: state.used_bytes.min(LOG_BYTES_MAX), ..state }
     }
 
     fn store(&self, state: &State) {
-        let words = self.words();
-        let next = if words[SELECTOR].load(Relaxed) == 1 { 2 } else { 1 };
-        for (index, value) in state.words().into_iter().enumerate() {
-            words[COPIES[next - 1] + index].store(value, Relaxed);
+        let shared = self.shared();
+        let next = if shared.selector.load(Relaxed) == 1 { 2 } else { 1 };
+        for (word, value) in shared.journal_states[next - 1].iter().zip(state.words()) {
+            word.store(value, Relaxed);
         }
-        words[SELECTOR].store(next as u64, Release);
+        shared.selector.store(next as u64, Release);
     }
 }
 
@@ -341,8 +361,14 @@ impl Commits {
         self.tracking.header()
     }
 
-    fn words(&self) -> &[AtomicU64; 32] {
-        &self.header().words
+    fn shared(&self) -> &SharedState {
+        // SAFETY: as many atomics, in the order of `repr(C)`.
+        unsafe { &*(&raw const self.header().words).cast() }
+    }
+
+    fn more(&self) -> &MoreState {
+        // SAFETY: as above.
+        unsafe { &*(&raw const self.header().more_words).cast() }
     }
 
     /// Records an opened journal, and the image that the working copy belongs to.
@@ -352,12 +378,12 @@ impl Commits {
     }
 
     fn set_image(&self, uuid: &[u8; 16], image: &ImageIdentity) {
-        let words = self.words();
-        for (index, value) in [image.device, image.inode, image.boot].into_iter().enumerate() {
-            words[IDENTITY + index].store(value, Relaxed);
+        let shared = self.shared();
+        for (word, value) in shared.identity.iter().zip([image.device, image.inode, image.boot]) {
+            word.store(value, Relaxed);
         }
-        for (index, half) in uuid.as_chunks::<8>().0.iter().enumerate() {
-            words[UUID + index].store(u64::from_le_bytes(*half), Relaxed);
+        for (word, half) in shared.uuid.iter().zip(uuid.as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*half), Relaxed);
         }
     }
 
@@ -367,19 +393,19 @@ impl Commits {
     pub fn begin_held(&self, uuid: &[u8; 16], image_bytes: u64, image: &ImageIdentity) {
         self.set_held(true);
         self.set_image(uuid, image);
-        self.words()[IMAGE_BYTES].store(image_bytes, Release);
+        self.shared().image_bytes.store(image_bytes, Release);
     }
 
     fn set_journal(&self, journal: &Journal<ImageFile>, state: &State) {
-        let words = self.words();
+        let shared = self.shared();
         self.store(state);
-        words[LOG_BYTES].store(journal.log_bytes(), Relaxed);
-        words[IMAGE_BYTES].store(journal.image_bytes(), Release);
+        shared.log_bytes.store(journal.log_bytes(), Relaxed);
+        shared.image_bytes.store(journal.image_bytes(), Release);
     }
 
     /// Bytes of the image, behind which its journal is in the file.
     pub fn image_bytes(&self) -> u64 {
-        match self.words()[IMAGE_BYTES].load(Acquire) {
+        match self.shared().image_bytes.load(Acquire) {
             // An earlier version left the working copy: it has no room for more.
             0 => self.tracking.region_bytes(),
             bytes => bytes.min(self.tracking.region_bytes()),
@@ -388,33 +414,34 @@ impl Commits {
 
     /// Declares the working copy whole: from now on it counts, and not the image on the disk.
     pub fn set_ready(&self) {
-        self.words()[READINESS].store(READY, Release);
+        self.shared().readiness.store(READY, Release);
     }
 
     /// Declares that the disk holds all of the working copy, which is not used any more.
     #[cfg(feature = "std")]
     pub fn set_saved(&self) {
-        self.words()[READINESS].store(0, Release);
+        self.shared().readiness.store(0, Release);
     }
 
     /// Whether the file of a working copy, which is not in use, may hold what is on no disk. One of
     /// unknown length may.
     #[cfg(feature = "std")]
     pub fn is_unsaved(file: &std::fs::File) -> bool {
-        words_in(file).is_none_or(|words| [READY, READY_WHOLE].contains(&words[READINESS]))
+        words_in(file).is_none_or(|words| [READY, READY_WHOLE].contains(&words[offset_of!(SharedState, readiness) / 8]))
     }
 
     /// Whether the file of a working copy, which is not in use, names an image file.
     #[cfg(feature = "std")]
     pub fn is_made_for(file: &std::fs::File, image: &ImageIdentity) -> bool {
-        words_in(file).is_some_and(|words| words[IDENTITY..IDENTITY + 2] == [image.device, image.inode])
+        let at = offset_of!(SharedState, identity) / 8;
+        words_in(file).is_some_and(|words| words[at..at + 2] == [image.device, image.inode])
     }
 
     /// Whether the working copy is whole and belongs to an image file.
     pub fn is_ready_for(&self, image: &ImageIdentity) -> bool {
-        let words = self.words();
-        let [device, inode, boot] = core::array::from_fn(|index| words[IDENTITY + index].load(Relaxed));
-        [READY, READY_WHOLE].contains(&words[READINESS].load(Acquire))
+        let shared = self.shared();
+        let [device, inode, boot] = shared.identity.each_ref().map(|word| word.load(Relaxed));
+        [READY, READY_WHOLE].contains(&shared.readiness.load(Acquire))
             && ImageIdentity { device, inode, boot } == *image
     }
 
@@ -438,7 +465,7 @@ impl Commits {
 
     /// Which pages the working copy has, if not all.
     pub fn residency(&self) -> Option<Residency> {
-        let state = self.words()[RESIDENT].load(Relaxed);
+        let state = self.shared().resident.load(Relaxed);
         let (area, bytes) = self.tracking.memory();
         let bits = NonNull::new(area.wrapping_add(bytes)).filter(|_| state & PARTLY != 0)?;
         let file = (self.file.fd, read_at as ReadAt);
@@ -456,33 +483,33 @@ impl Commits {
             Some(false) => PARTLY,
             Some(true) => PARTLY | KEEPS_READS,
         };
-        self.words()[RESIDENT].store(state, Relaxed);
+        self.shared().resident.store(state, Relaxed);
     }
 
     /// The image's UUID.
     pub fn uuid(&self) -> [u8; 16] {
         let mut uuid = [0; 16];
-        for (index, half) in uuid.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            *half = self.words()[UUID + index].load(Relaxed).to_le_bytes();
+        for (half, word) in uuid.as_chunks_mut::<8>().0.iter_mut().zip(&self.shared().uuid) {
+            *half = word.load(Relaxed).to_le_bytes();
         }
         uuid
     }
 
     fn journal(&self) -> Journal<ImageFile> {
-        let (words, uuid) = (self.words(), self.uuid());
-        let log_bytes = words[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
+        let (shared, uuid) = (self.shared(), self.uuid());
+        let log_bytes = shared.log_bytes.load(Relaxed).min(LOG_BYTES_MAX);
         Journal::opened(self.file, uuid, self.image_bytes(), log_bytes)
     }
 
     /// Holds commits back: a sync returns at once. Or no longer.
     #[cfg(feature = "std")]
     pub fn set_held(&self, held: bool) {
-        self.words()[HELD].store(held.into(), Release);
+        self.shared().held.store(held.into(), Release);
     }
 
     /// Whether commits are held back.
     pub fn is_held(&self) -> bool {
-        self.words()[HELD].load(Acquire) != 0
+        self.shared().held.load(Acquire) != 0
     }
 
     /// A commit and checkpoint of what was held back.
@@ -504,11 +531,11 @@ impl Commits {
     /// a sync must make is left to do. A commit counts itself before it takes marks, and as
     /// finished once what it took is there. So the marks are read first.
     fn is_settled(&self) -> bool {
-        let (words, is_unmarked) = (self.words(), !self.tracking.has_marks());
-        let started = words[STARTED].load(SeqCst);
+        let (shared, is_unmarked) = (self.shared(), !self.tracking.has_marks());
+        let started = shared.started.load(SeqCst);
         is_unmarked
-            && words[FINISHED].load(Acquire) == started
-            && self.load().used_bytes <= words[LOG_BYTES].load(Relaxed)
+            && shared.finished.load(Acquire) == started
+            && self.load().used_bytes <= shared.log_bytes.load(Relaxed)
             && self.check_whole().is_ok()
     }
 
@@ -526,16 +553,16 @@ impl Commits {
 
     /// [`Commits::commit`] by this process in any case.
     pub fn commit_here<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
-        let words = self.words();
-        let needed = words[STARTED].load(SeqCst) + 1;
+        let shared = self.shared();
+        let needed = shared.started.load(SeqCst) + 1;
         let _held = self.lock(thread)?;
-        if words[FINISHED].load(Acquire) >= needed {
+        if shared.finished.load(Acquire) >= needed {
             return Ok(());
         }
         self.commit_now(thread.fs().pm())?;
         if self.is_log_half_full() {
             self.ask_service(WANTS_CHECKPOINT);
-            if self.load().used_bytes > words[LOG_BYTES].load(Relaxed) && !self.is_pinned(thread) {
+            if self.load().used_bytes > shared.log_bytes.load(Relaxed) && !self.is_pinned(thread) {
                 return self.checkpoint_now();
             }
         }
@@ -544,8 +571,8 @@ impl Commits {
 
     /// Commits; the caller excludes all others.
     pub fn commit_now<M: Memory>(&self, region: &Region<M>) -> Result<()> {
-        let words = self.words();
-        let number = words[STARTED].fetch_add(1, SeqCst) + 1;
+        let shared = self.shared();
+        let number = shared.started.fetch_add(1, SeqCst) + 1;
         let began_ns = PLATFORM.now_ns();
         let committed = self.check_whole().and_then(|()| {
             let mut buffer = ChunkBuffer::new()?;
@@ -555,12 +582,12 @@ impl Commits {
         });
         match committed {
             Ok(_) => {
-                words[COMMITTED_NS].store(began_ns as u64, Relaxed);
-                words[FINISHED].store(number, Release);
+                shared.committed_ns.store(began_ns as u64, Relaxed);
+                shared.finished.store(number, Release);
             }
             Err(errno) => {
-                words[ERROR].store(errno.0 as u64, Relaxed);
-                words[FAILED].store(number, Release);
+                shared.error.store(errno.0 as u64, Relaxed);
+                shared.failed.store(number, Release);
             }
         }
         self.end_turn();
@@ -589,27 +616,27 @@ impl Commits {
 
     /// Whether a checkpoint is due.
     pub fn is_log_half_full(&self) -> bool {
-        self.load().used_bytes > self.words()[LOG_BYTES].load(Relaxed) / 2
+        self.load().used_bytes > self.shared().log_bytes.load(Relaxed) / 2
     }
 
     /// Whether this process must not write all of the journal, however long a commit is.
     pub fn is_file_size_limited(&self) -> bool {
         let limit = rustix::process::getrlimit(Resource::Fsize).current;
-        let log_bytes = self.words()[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
+        let log_bytes = self.shared().log_bytes.load(Relaxed).min(LOG_BYTES_MAX);
         limit.is_some_and(|limit| limit < 3 * self.image_bytes() + Journal::<ImageFile>::area_bytes(log_bytes))
     }
 
     /// What is on the disk.
     pub fn status(&self) -> CommitStatus {
-        let words = self.words();
-        let (finished, failed) = (words[FINISHED].load(Relaxed), words[FAILED].load(Relaxed));
+        let shared = self.shared();
+        let (finished, failed) = (shared.finished.load(Relaxed), shared.failed.load(Relaxed));
         CommitStatus {
             changed_bytes: self.tracking.marked_bytes(),
             used_bytes: self.load().used_bytes,
-            log_bytes: words[LOG_BYTES].load(Relaxed),
+            log_bytes: shared.log_bytes.load(Relaxed),
             commits: finished,
-            committed_ns: words[COMMITTED_NS].load(Relaxed),
-            error: (failed > finished).then(|| Errno(words[ERROR].load(Relaxed) as i32)),
+            committed_ns: shared.committed_ns.load(Relaxed),
+            error: (failed > finished).then(|| Errno(shared.error.load(Relaxed) as i32)),
             waits: CutWaits { counts: self.tracking.waits() },
         }
     }
@@ -629,7 +656,7 @@ impl Commits {
 
     /// The size that the image gets; zero: it does not move now.
     pub fn moving_bytes(&self) -> u64 {
-        self.header().more_words[MOVING].load(Acquire)
+        self.more().moving_bytes.load(Acquire)
     }
 
     /// Whether it moves, or a thread has died that made it move.
@@ -639,7 +666,7 @@ impl Commits {
 
     /// Begins or ends a move. The caller holds the lock, and the log is empty.
     pub fn set_moving(&self, bytes: u64) {
-        self.header().more_words[MOVING].store(bytes, Release);
+        self.more().moving_bytes.store(bytes, Release);
     }
 
     /// Completes a move if the image on the disk has the new size, and forgets it otherwise.
@@ -668,7 +695,7 @@ impl Commits {
 
     /// Forgets a move: the image keeps its size, and its file loses what was to be more.
     pub fn forget_move(&self) {
-        let log_bytes = self.words()[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
+        let log_bytes = self.shared().log_bytes.load(Relaxed).min(LOG_BYTES_MAX);
         let image_bytes = self.image_bytes();
         self.file.shorten(image_bytes + Journal::<ImageFile>::area_bytes(log_bytes));
         self.set_moving(0);
@@ -710,14 +737,14 @@ pub fn capacity_within(working_bytes_max: u64) -> u64 {
 
 /// The commits' words in the file of a working copy; `None`: it has another length.
 #[cfg(feature = "std")]
-fn words_in(file: &std::fs::File) -> Option<[u64; 32]> {
+fn words_in(file: &std::fs::File) -> Option<[u64; WORDS]> {
     use std::os::unix::fs::FileExt;
     let length = file.metadata().ok()?.len();
     let capacity_bytes = capacity_within(length);
     if working_bytes(capacity_bytes) != length {
         return None;
     }
-    let mut bytes = [0; 32 * 8];
+    let mut bytes = [0; WORDS * 8];
     file.read_exact_at(&mut bytes, tracking_at(capacity_bytes) + offset_of!(TrackingHeader, words) as u64).ok()?;
     let words = bytes.as_chunks::<8>().0;
     Some(core::array::from_fn(|index| u64::from_le_bytes(words[index])))

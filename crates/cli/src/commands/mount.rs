@@ -244,7 +244,7 @@ fn serve(
     }
     if is_background {
         // The server was started through /proc/self/exe and would be listed as "exe".
-        let _ = std::fs::write("/proc/self/comm", "directfs");
+        let _ = rustix::thread::set_name(c"directfs");
     }
     let log = RefCell::new(log.map(open_log).transpose()?);
     if !is_background && let Some(file) = log.take() {

@@ -97,7 +97,7 @@ fn run_helper(image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd]) 
 pub fn detach_from_terminal(foreign: &[RawFd]) {
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
-    let _ = std::fs::write("/proc/self/comm", "directfs-detach");
+    let _ = rustix::thread::set_name(c"directfs-detach");
     for &fd in foreign {
         // SAFETY: inherited descriptors that nothing in this process owns or uses.
         unsafe { libc::close(fd) };

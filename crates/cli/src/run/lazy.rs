@@ -235,7 +235,7 @@ pub fn serve() -> Result<()> {
     let pipe = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     // It outlives the run that starts it.
     detach_from_terminal(&foreign);
-    let _ = std::fs::write("/proc/self/comm", "directfs-store");
+    let _ = rustix::thread::set_name(c"directfs-store");
     // Before other threads: a signal ends the mount, not one of them.
     let _blocked = child::Signals::block();
     let starter = Arc::new(Starter(Mutex::new(Some(pipe))));

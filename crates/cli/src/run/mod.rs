@@ -377,6 +377,7 @@ struct Descriptors {
     read_only: bool,
     image_read_only: bool,
     flushes: bool,
+    in_place: bool,
 }
 
 impl Descriptors {
@@ -392,6 +393,7 @@ impl Descriptors {
             read_only,
             image_read_only: handoff.is_image_read_only(),
             flushes: handoff.flushes(),
+            in_place: handoff.in_place(),
         })
     }
 
@@ -407,6 +409,7 @@ impl Descriptors {
             read_only: self.read_only,
             image_read_only: self.image_read_only,
             flushes: self.flushes,
+            in_place: self.in_place,
             memory_errors: pmem::expects_memory_errors(),
             journal: self.journal.as_ref().map_or(0, AsRawFd::as_raw_fd),
             processor: pmem::features(),

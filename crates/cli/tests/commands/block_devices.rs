@@ -92,6 +92,9 @@ fn an_image_on_a_block_device_serves_every_command() {
     assert_eq!(device.run(&["--discard"], "rm -r d; ls"), "file\n");
     device.run(&["--atomic"], "cp d/large other");
     device.run(&["--no-commit"], "cmp d/large other");
+    let disk = device.place("disk");
+    let synced = format!("echo synced in place >marked; sync marked; grep -q 'synced in place' {disk}; rm marked");
+    device.run(&["--no-commit"], &synced);
     assert_refused(
         &["run", "--image", node, "--atomic", "--", "sh", "-c", "rm /mnt/directfs/file; exit 1"],
         "discarded",

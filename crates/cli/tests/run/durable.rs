@@ -73,7 +73,7 @@ fn each_kind_of_sync_puts_a_file_on_the_disk() {
         assert_eq!(read(path, &way), Some(way.clone()), "after {way}");
         ways += 1;
     }
-    assert_eq!(ways, 15);
+    assert_eq!(ways, 16);
     assert_eq!(read(&image, "never-synced").as_deref(), Some("never-synced"), "the end of a run commits all");
 }
 

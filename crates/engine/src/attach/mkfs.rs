@@ -85,7 +85,7 @@ fn make_root<M: Memory>(pm: &Region<M>, geometry: &Geometry, options: &MkfsOptio
         ..Property::default()
     };
     // Nothing here counts before the magic does, so the stores need no order.
-    let unordered = pm.fence(Flushed::nothing());
+    let unordered = pm.fence_nothing_new();
     let _ = pm.set64(&inode.number, ROOT_INODE);
     let _ = pm.set32(&inode.kind, kind as u32);
     let _ = pm.set64(&inode.born_ns, born_ns);

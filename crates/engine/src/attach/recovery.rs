@@ -36,7 +36,7 @@ use crate::format::{
 use crate::property::{DurableProperty, write_attributes};
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Commit64, Flushed, LINE_BYTES, Memory, Pm};
+use pmem::{BLOCK_BYTES, Commit64, LINE_BYTES, Memory, Pm};
 
 /// Indexes of `DramHeader::recovery_counts`.
 const NAMES: usize = 0;
@@ -155,7 +155,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
                 self.count_failure(error);
             }
             // The next phase relies on the flushes of this unit, in whichever thread.
-            self.pm.fence(Flushed::nothing());
+            self.pm.fence_unfenced();
             done.fetch_add(1, AcqRel);
         }
         let nobody_wakes = AtomicU32::new(0);

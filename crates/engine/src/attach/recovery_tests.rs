@@ -10,7 +10,7 @@ use crate::format::{
 use crate::fs::{Fs, Node, Thread};
 use crate::testing::{Attached, Memory, PLATFORM, new_image, new_node as new};
 use core::sync::atomic::Ordering::Relaxed;
-use pmem::{Flushed, Pm};
+use pmem::Pm;
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -239,7 +239,7 @@ fn interrupted_rename() -> Memory {
     let record = JournalRecord::from_words(&core::array::from_fn(|index| slot.words[index].load()));
     assert!(record.moves[0].directory != 0 && record.invalidated.iter().all(|offset| *offset != 0));
     reseal(&crashed, journal);
-    let proof = || region.fence(Flushed::nothing());
+    let proof = || region.fence_nothing_new();
     let before = slot_word(record.invalidated[1], SlotTag::Dentry);
     let _ = region.commit(region.get(Pm::new(record.moves[0].slot)).expect("a slot"), before, proof());
     record.invalidated.into_iter().for_each(|offset| make_valid(&crashed, offset));
@@ -255,14 +255,14 @@ fn make_valid(image: &Memory, offset: u64) {
     let valid =
         Valid { valid: true, timestamp_ns: 6, reuse_generation: dentry.facts().expect("whole").reuse_generation }
             .word();
-    let _ = region.commit(&dentry.valid, valid, region.fence(Flushed::nothing()));
+    let _ = region.commit(&dentry.valid, valid, region.fence_nothing_new());
 }
 
 fn reseal(image: &Memory, journal: u64) {
     let region = image.region();
     let slot: &JournalSlot = region.get(Pm::new(journal)).expect("a slot");
     let words = core::array::from_fn(|index| slot.words[index].load());
-    let _ = region.commit(&slot.seal, JournalRecord::seal(&words), region.fence(Flushed::nothing()));
+    let _ = region.commit(&slot.seal, JournalRecord::seal(&words), region.fence_nothing_new());
 }
 
 fn check_renamed(fs: &Fs) -> Result<()> {
@@ -362,7 +362,7 @@ fn of_two_renames_to_one_name_the_later_counts_in_whatever_order_their_records_l
             let slot: &JournalSlot = region.get(Pm::new(journal)).expect("a slot");
             let record = slot.record().expect("whole");
             let word: &pmem::Commit64 = region.get(Pm::new(record.moves[0].slot)).expect("a slot");
-            let _ = region.commit(word, slot_word(before, SlotTag::Dentry), region.fence(Flushed::nothing()));
+            let _ = region.commit(word, slot_word(before, SlotTag::Dentry), region.fence_nothing_new());
             record.invalidated.into_iter().for_each(|offset| make_valid(&crashed, offset));
         }
         let fs = Attached::new(&crashed).expect("attaches");
@@ -388,7 +388,7 @@ fn a_damaged_directory_does_not_keep_the_others_from_being_recovered() {
     }
     let crashed = image.copy();
     let region = crashed.region();
-    let proof = || region.fence(Flushed::nothing());
+    let proof = || region.fence_nothing_new();
     with_inode(&crashed, bad.number, |inode| {
         let _ = region.commit(&inode.log, u64::MAX - 4095, proof());
     });

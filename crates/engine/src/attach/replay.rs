@@ -11,7 +11,7 @@ use crate::format::{
     Dentry, DentryFacts, FileKind, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, Move,
     SlotTag, Valid, short_generation, slot_address, slot_tag, slot_word,
 };
-use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
+use pmem::{BLOCK_BYTES, Commit64, Memory, Pm};
 
 impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// Repeats every rename that has a whole record. Returns how many of them had been incomplete.
@@ -37,12 +37,12 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
             }
         }
         // The steps are durable before the records that repeat them are cleared.
-        self.pm.fence(Flushed::nothing());
+        self.pm.fence_unfenced();
         // Crash point: all steps are repeated, and the records would repeat them again.
         for slot in slots.iter().filter(|slot| slot.seal.load() != 0) {
             self.pm.flush(self.pm.retract(&slot.seal, 0)).unfenced();
         }
-        self.pm.fence(Flushed::nothing());
+        self.pm.fence_unfenced();
         debug_assert!(JOURNAL_SLOT_BYTES == size_of::<JournalSlot>() as u64);
         Ok(completed.iter().map(|word| word.count_ones() as u64).sum())
     }
@@ -61,7 +61,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
         }
         let pm = &self.pm;
         // Everything that the steps name was durable before the crash, or it would not verify.
-        let durable = pm.fence(Flushed::nothing());
+        let durable = pm.fence_nothing_new();
         let mut changed = false;
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             let (slot, facts) = self.check_move(step)?;

@@ -292,7 +292,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(error);
             }
         };
-        let durable = pm.fence(Flushed::nothing());
+        let durable = pm.fence_unfenced();
         pm.persist(pm.commit(&inode.xattrs, root, durable));
         Ok(root)
     }

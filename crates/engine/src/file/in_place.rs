@@ -11,7 +11,7 @@ use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
-use pmem::{BLOCK_BYTES, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Memory};
 
 impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Writes in place where there are blocks, and by replacement elsewhere.
@@ -32,7 +32,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let rest = &from[(size_bytes - offset) as usize..];
             return self.write_whole(cachelet, &property, size_bytes, rest);
         }
-        let durable = self.fs.pm.fence(Flushed::nothing());
+        let durable = self.fs.pm.fence_unfenced();
         self.finish_change(cachelet, &self.changed_now(&property), durable)
     }
 
@@ -64,7 +64,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             }
             at = piece.to(at);
         }
-        let durable = self.fs.pm.fence(Flushed::nothing());
+        let durable = self.fs.pm.fence_unfenced();
         self.finish_change(cachelet, &self.changed_now(&property), durable)
     }
 

@@ -607,7 +607,7 @@ pub(crate) fn recover_body<M: Memory>(
     })?;
     extent.finish()?;
     if cleared {
-        fs.pm.fence(Flushed::nothing());
+        fs.pm.fence_unfenced();
     }
     Ok(counted)
 }

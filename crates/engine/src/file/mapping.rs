@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::format::{FileKind, Property};
 use crate::fs::Node;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use pmem::{BLOCK_BYTES, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Memory};
 
 /// Blocks that are materialised in one step.
 const PIECE_BLOCKS: u64 = 512;
@@ -162,7 +162,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             }
             index += run.count;
         }
-        self.fs.pm.fence(Flushed::nothing());
+        self.fs.pm.fence_unfenced();
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::fs::Thread;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, Release};
-use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Commit64, Dirty, Memory};
 
 /// Pieces that are freed in one step, after one fence.
 const PIECES: usize = 32;
@@ -272,7 +272,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
     /// Makes the cleared words durable and frees the trees below them.
     fn free_cut(&mut self) -> Result<()> {
         self.flush();
-        self.map.pm.fence(Flushed::nothing());
+        self.map.pm.fence_unfenced();
         // A reader that still follows a removed pointer reads again.
         let version = self.cachelet.version.load(Relaxed);
         self.cachelet.version.store(version.wrapping_add(2), Release);

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::Property;
 use crate::fs::Node;
 use core::ops::Range;
-use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Durable, Memory};
 
 impl<M: Memory> Files<'_, '_, M> {
     /// Sets the length, durably. Bytes that are cut off are lost; added bytes read as zeros.
@@ -61,7 +61,7 @@ impl<M: Memory> Files<'_, '_, M> {
 
     /// The proof for a change that shows nothing that is not durable already.
     pub(super) fn nothing_new(self) -> Durable {
-        self.fs.pm.fence(Flushed::nothing())
+        self.fs.pm.fence_nothing_new()
     }
 
     /// Cuts everything off: one property entry, and the old body is freed as a whole.
@@ -239,7 +239,7 @@ impl<M: Memory> Files<'_, '_, M> {
             }
             at = to;
         }
-        self.fs.pm.fence(Flushed::nothing());
+        self.fs.pm.fence_unfenced();
         Ok(())
     }
 

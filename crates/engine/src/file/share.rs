@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::format::{FileKind, Property};
 use crate::fs::Node;
 use core::ops::Range;
-use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Durable, Memory};
 
 /// A range of one file and its position in another.
 struct SharedRange {
@@ -109,7 +109,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         let property = self.body_property(source)?;
         let root = self.fs.map().root(property.root)?;
         // The marked pointers lead to the same blocks as before.
-        let proof = self.fs.pm.fence(Flushed::nothing());
+        let proof = self.nothing_new();
         if root.level == 0 || root.is_inline_extent() {
             // An inline extent is marked as a whole, whichever of its blocks are shared, so that it
             // stays one.
@@ -121,7 +121,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             return Ok(());
         }
         self.mark_below(self.fs.map(), root, 0, blocks, proof)?;
-        self.fs.pm.fence(Flushed::nothing());
+        self.fs.pm.fence_unfenced();
         Ok(())
     }
 

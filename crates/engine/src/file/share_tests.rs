@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::format::FileKind;
 use crate::fs::{Fs, Node, Thread};
 use crate::testing::{Attached, new_image, new_node};
-use pmem::{BLOCK_BYTES, Flushed};
+use pmem::BLOCK_BYTES;
 use std::vec;
 use std::vec::Vec;
 
@@ -42,7 +42,7 @@ fn a_shared_block_is_copied_on_write_and_freed_with_the_last_pointer() {
     let share = |node: Node, word: u64| {
         let root = fs.map().root(property(&fs, &thread, node).root).expect("a root");
         let cell = &fs.map().node(root).expect("a node").words[1];
-        let dirty = fs.pm().commit(cell, word, fs.pm().fence(Flushed::nothing()));
+        let dirty = fs.pm().commit(cell, word, fs.pm().fence_nothing_new());
         fs.pm().persist(dirty);
     };
     let root = fs.map().root(property(&fs, &thread, one).root).expect("a root");

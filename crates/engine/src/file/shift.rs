@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::format::Property;
 use crate::fs::Thread;
 use core::ops::Range;
-use pmem::{BLOCK_BYTES, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Memory};
 
 /// The new position of each block: up to `cut` as before; from `begin` on those that were at `from`
 /// and after; a hole between them.
@@ -181,7 +181,7 @@ impl<M: Memory> Files<'_, '_, M> {
         let level = height_for(last).max(if old.is_empty() { 0 } else { old.level });
         let new = builder.build(level, 0, old)?;
         let added = builder.added;
-        let durable = self.fs.pm.fence(Flushed::nothing());
+        let durable = self.fs.pm.fence_unfenced();
         let gone = |index: u64, level: u32| match level {
             0 => dropped.contains(&index),
             _ => index + span(level) > moves.cut,

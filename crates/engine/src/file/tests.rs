@@ -7,7 +7,7 @@ use crate::format::{FIRST_GENERATION, FileKind, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::testing::{Attached, new_image, new_node};
 use crate::{NewNode, Result};
-use pmem::{BLOCK_BYTES, Flushed};
+use pmem::BLOCK_BYTES;
 use std::ops::Range;
 use std::vec;
 use std::vec::Vec;
@@ -580,7 +580,7 @@ fn recovery_clears_what_was_placed_behind_the_end_before_the_length_committed() 
     let stray = thread.allocator().allocate_blocks(1).expect("a block").first;
     let root = fs.map().root(property.root).expect("a root");
     let cell = &fs.map().node(root).expect("a node").words[3];
-    let dirty = fs.pm().commit(cell, stray * BLOCK_BYTES, fs.pm().fence(Flushed::nothing()));
+    let dirty = fs.pm().commit(cell, stray * BLOCK_BYTES, fs.pm().fence_nothing_new());
     fs.pm().persist(dirty);
     let inode = fs.inode(node.number).expect("an inode");
     let mut marked = Vec::new();
@@ -639,7 +639,7 @@ fn damaged_maps_are_errors() {
     let cell = &fs.map().node(root).expect("a node").words[0];
     let good = [0, root.word];
     for bad in [1, 8, BLOCK_BYTES, root.word | 1, root.word + 8, u64::MAX, fs.geometry().copy_block() * BLOCK_BYTES] {
-        let dirty = fs.pm().commit(cell, bad, fs.pm().fence(Flushed::nothing()));
+        let dirty = fs.pm().commit(cell, bad, fs.pm().fence_nothing_new());
         fs.pm().persist(dirty);
         let expected = Err(Error::Corrupt(Corruption::BlockMap(bad)));
         assert_eq!(thread.files().read(node, 0, &mut [0; 10]), expected);
@@ -650,7 +650,7 @@ fn damaged_maps_are_errors() {
         assert!(visit_body(fs.pm(), &fs.geometry(), bad, &mut |_| {}).is_err(), "{bad:#x}");
     }
     // A node that leads to itself must not loop.
-    let dirty = fs.pm().commit(cell, good[1], fs.pm().fence(Flushed::nothing()));
+    let dirty = fs.pm().commit(cell, good[1], fs.pm().fence_nothing_new());
     fs.pm().persist(dirty);
     let _ = visit_body(fs.pm(), &fs.geometry(), property.root, &mut |_| {});
     let _ = thread.files().read(node, 0, &mut [0; 10]);

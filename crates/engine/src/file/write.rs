@@ -530,7 +530,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
                     let fresh = self.tree_of(node, tree.level - 1);
                     // Recovery follows links behind the end too, to find reserved blocks: no link
                     // without a durable node.
-                    let durable = self.map.pm.fence(Flushed::nothing());
+                    let durable = self.map.pm.fence_unfenced();
                     let dirty = self.map.pm.commit(cell, fresh.word, durable);
                     let flushed = self.map.pm.flush(dirty);
                     self.add_flushed(flushed);

@@ -350,7 +350,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         let build = || self.as_owner(node.number, || self.build_xattrs(&old, entry, added));
         let grows = value.is_some_and(|value| entry.as_ref().is_none_or(|entry| value.len() > entry.value_length));
         let new = if grows { self.leaving_spare(build)? } else { build()? };
-        let durable = self.fs.pm.fence(Flushed::nothing());
+        let durable = self.fs.pm.fence_unfenced();
         // Before the next fence recovery sees the old set, after it the new one. The two stores
         // before that fence are independent.
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;

@@ -7,7 +7,7 @@ use crate::format::{FileKind, JournalRecord};
 use crate::mindex::SECOND;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
+use pmem::{BLOCK_BYTES, LINE_BYTES, Memory};
 
 impl<'f, M: Memory> Reaper<'_, 'f, M> {
     pub(super) fn recover_rename(self, done: bool, exchanged: bool) -> Result<()> {
@@ -55,9 +55,9 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         for offset in record.moves.iter().map(|step| step.dentry).filter(|offset| *offset != 0) {
             pm.flush_range(offset, (5 * LINE_BYTES).min(BLOCK_BYTES - offset % BLOCK_BYTES)).unfenced();
         }
-        pm.fence(Flushed::nothing());
+        pm.fence_unfenced();
         self.fs.recovery().replay(record)?;
-        pm.fence(Flushed::nothing());
+        pm.fence_unfenced();
         if !exchanged {
             self.drop_replaced(self.slot.intent.victim.load(Relaxed))?;
         }

@@ -480,22 +480,6 @@ pub fn process_id() -> i32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) as i32 }
 }
 
-/// Whether the kernel writes a file to a disk asynchronously: it is neither in memory nor
-/// persistent memory.
-pub fn is_on_disk(fd: i32) -> bool {
-    /// Magic numbers of file systems in memory.
-    const TMPFS: i64 = 0x0102_1994;
-    const RAMFS: i64 = 0x8584_58f6;
-    const HUGETLBFS: i64 = 0x9584_58f6;
-    if !status(fd).is_ok_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFREG) {
-        return false;
-    }
-    let mut room = [0i64; 32];
-    // SAFETY: the kernel writes a structure of 120 bytes, for which there is room.
-    let result = unsafe { call(libc::SYS_fstatfs, [fd as u64, room.as_mut_ptr() as u64, 0, 0, 0, 0]) };
-    result == 0 && !matches!(room[0], TMPFS | RAMFS | HUGETLBFS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

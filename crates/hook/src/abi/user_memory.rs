@@ -287,6 +287,19 @@ pub fn first_unreadable(address: u64, length: u64) -> Option<u64> {
     (result & FAILED != 0).then_some(result & !FAILED)
 }
 
+/// How many bytes of a range, which is not empty, can be written, up to the first page that cannot.
+fn writable(address: u64, length: u64) -> Result<u64> {
+    check(address, length)?;
+    // SAFETY: the instruction writes the present value, as one operation; a fault is reported.
+    let result = unsafe { directfs_user_write(address, length) };
+    Ok(if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) })
+}
+
+/// EFAULT if a byte of a range, which is not empty, cannot be written.
+pub fn check_writable(address: u64, length: u64) -> Result<()> {
+    if writable(address, length)? == length { Ok(()) } else { Err(EFAULT) }
+}
+
 /// The program's buffer, for writing.
 ///
 /// # Safety
@@ -305,11 +318,7 @@ pub unsafe fn bytes_writable<'a>(address: u64, length: u64) -> Result<&'a mut [u
     if length == 0 {
         return Ok(&mut []);
     }
-    check(address, length)?;
-    // SAFETY: by the caller's promise; the instruction writes the present value, and a fault is
-    // reported.
-    let result = unsafe { directfs_user_write(address, length) };
-    let writable = if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) };
+    let writable = writable(address, length)?;
     if writable == 0 {
         return Err(EFAULT);
     }

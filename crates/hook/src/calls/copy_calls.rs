@@ -7,7 +7,7 @@ use crate::call::{Call, blocking_call};
 use crate::calls::files::LENGTH_MAX;
 use crate::context::Inside;
 use crate::descriptors::marks::{host_verdict, kernel};
-use crate::process::image_sync::sync_image;
+use crate::process::image_sync::finish_write;
 use crate::process::limits;
 use crate::process::session::Calling;
 use crate::{descriptors, mount_table};
@@ -51,9 +51,7 @@ fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u
             return kernel_copy(libc::SYS_write, libc::SYS_pwrite64, *fd, offset, from.as_ptr(), from.len());
         }
     };
-    if file.is_synchronous() && count > 0 {
-        sync_image(caller.thread)?;
-    }
+    finish_write(caller, file, count as u64, false)?;
     Ok(count)
 }
 
@@ -168,6 +166,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     let copied = session.caller.data().copy_range((from, source_start), (to, target_start), length, &mut copy[..])?;
     move_on(source_offset, from, source_start + copied)?;
     move_on(target_offset, to, target_start + copied)?;
+    finish_write(&session.caller, to, copied, false)?;
     Ok(done(copied as i64))
 }
 

@@ -11,14 +11,14 @@ use crate::calls::{attributes, copy_calls, inotify, kernel_objects, leases, lock
 use crate::context::{COPY_BYTES, Inside};
 use crate::descriptors::marks::{self, host_verdict};
 use crate::descriptors::{self, fd_numbers};
-use crate::process::image_sync::{start_image_sync, sync_image};
+use crate::process::image_sync::{finish_write, sync as sync_image};
 use crate::process::limits;
 use crate::process::session::{Calling, Session};
 use crate::signals::faults;
 use crate::{mount_table, status};
 use engine::format::FileKind;
 use engine::{FileFlags, Node};
-use posix::{Append, Errno, ExtendedFlags, OpenFile, Result, Whence};
+use posix::{Append, Errno, ExtendedFlags, OpenFile, Result, Scope, Whence};
 
 /// Maximum length of one read or write, as in the kernel.
 pub const LENGTH_MAX: u64 = 0x7fff_f000;
@@ -117,9 +117,7 @@ fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer
         (Ok(from), None) => caller.data().write(file, from)?,
         (Err(refused), _) => return caller.data().write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
     };
-    if file.is_synchronous() && count > 0 {
-        sync_image(caller.thread)?;
-    }
+    finish_write(caller, file, count as u64, false)?;
     Ok(count)
 }
 
@@ -230,9 +228,7 @@ fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append, must_s
     let Inside { session, copy, .. } = call.begin()?;
     let Some(file) = session.process.file(session.caller.thread, fd) else { return host_verdict(fd) };
     let written = write_pieces(&session.caller, &file, Vector::new(address, count)?, copy, (offset, append))?;
-    if (must_sync || file.is_synchronous()) && written > 0 {
-        sync_image(session.caller.thread)?;
-    }
+    finish_write(&session.caller, &file, written as u64, must_sync)?;
     Ok(done(written))
 }
 
@@ -396,12 +392,9 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-/// fsync(fd), fdatasync(fd): writes lazy updates; and if the image is a file on a disk, that file.
+/// fsync(fd), fdatasync(fd).
 pub fn fsync(call: &mut Call<'_>) -> Result<Verdict> {
-    with_open_file(call, |caller, file| {
-        caller.thread.sync(file.node())?;
-        sync_image(caller.thread)
-    })
+    with_open_file(call, |caller, file| sync_image(caller.thread, Scope::File(file.node())))
 }
 
 /// sync_file_range(fd, offset, length, flags): a commit, if the call waits; otherwise the beginning
@@ -415,8 +408,8 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Result<Verdict> {
         const WAITS: u64 = (libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER) as u64;
         const WRITES: u64 = libc::SYNC_FILE_RANGE_WRITE as u64;
         match flags {
-            _ if flags & WAITS != 0 => sync_image(caller.thread),
-            WRITES => start_image_sync(caller.thread),
+            _ if flags & WAITS != 0 => sync_image(caller.thread, Scope::Calls),
+            WRITES => sync_image(caller.thread, Scope::Start),
             _ => Ok(0),
         }
     })
@@ -424,18 +417,14 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// syncfs(fd).
 pub fn syncfs(call: &mut Call<'_>) -> Result<Verdict> {
-    with_open_file(call, |caller, _| {
-        caller.thread.sync_all()?;
-        sync_image(caller.thread)
-    })
+    with_open_file(call, |caller, _| sync_image(caller.thread, Scope::All))
 }
 
 /// sync(): this file system and all others.
 pub fn sync(call: &mut Call<'_>) -> Result<Verdict> {
     let session = call.begin()?.session;
     // The call cannot report a failure.
-    let _ = session.caller.thread.sync_all();
-    let _ = sync_image(session.caller.thread);
+    let _ = sync_image(session.caller.thread, Scope::All);
     Ok(NATIVE)
 }
 

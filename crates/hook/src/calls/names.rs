@@ -452,8 +452,7 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
     }
     let result = &path[start..path.len() - 1];
     let length = result.len().min(room as usize);
-    // SAFETY: used for this call only.
-    unsafe { user_memory::bytes_mut(into, length as u64)? }.copy_from_slice(&result[..length]);
+    user_memory::fill(into, &result[..length])?;
     Ok(Some(done(length as i64)))
 }
 

@@ -99,8 +99,7 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Verdict> {
     if length as u64 > room {
         return Err(Errno::ERANGE);
     }
-    // SAFETY: used for this call only.
-    unsafe { user_memory::bytes_mut(into, length as u64)? }.copy_from_slice(&inside.path[start..]);
+    user_memory::fill(into, &inside.path[start..])?;
     Ok(done(length as i64))
 }
 

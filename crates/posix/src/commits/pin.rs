@@ -8,7 +8,7 @@
 //! - A pin is set without the lock of commits, so a snapshot that is stopped holds no lock. A
 //!   checkpoint that runs then ends before the snapshot's own commit begins.
 
-use super::{Commits, LOG_BYTES, PIN_BEAT, PINNED};
+use super::Commits;
 use crate::host::monotonic_ns;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use engine::Thread;
@@ -21,14 +21,14 @@ const SILENT_NS: u64 = 5_000_000_000;
 impl Commits {
     /// Whether a snapshot keeps checkpoints away. Ends the pin of one that is stopped.
     pub fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
-        let pinned = &self.words()[PINNED];
+        let pinned = &self.shared().pinned;
         let pin = pinned.load(Acquire);
         if pin == 0 {
             return false;
         }
         let is_alive = thread.fs().processes().is_process_alive(pin as u32);
-        let is_long = self.load().used_bytes > self.words()[LOG_BYTES].load(Relaxed);
-        let silent_ns = monotonic_ns().saturating_sub(self.header().more_words[PIN_BEAT].load(Relaxed));
+        let is_long = self.load().used_bytes > self.shared().log_bytes.load(Relaxed);
+        let silent_ns = monotonic_ns().saturating_sub(self.more().pin_beat_ns.load(Relaxed));
         if is_alive && !(is_long && silent_ns > SILENT_NS) {
             return true;
         }
@@ -55,12 +55,12 @@ impl Commits {
         }
         let pin = crate::host::PLATFORM.random() << 32 | u64::from(number);
         self.beat();
-        let pinned = self.words()[PINNED].compare_exchange(0, pin, AcqRel, Relaxed);
+        let pinned = self.shared().pinned.compare_exchange(0, pin, AcqRel, Relaxed);
         pinned.map(|_| Pinned { commits: *self, pin }).map_err(|_| crate::Errno::EBUSY)
     }
 
     fn beat(&self) {
-        self.header().more_words[PIN_BEAT].store(monotonic_ns(), core::sync::atomic::Ordering::Release);
+        self.more().pin_beat_ns.store(monotonic_ns(), core::sync::atomic::Ordering::Release);
     }
 }
 
@@ -69,13 +69,13 @@ impl Pinned {
     /// Whether no checkpoint has changed the file so far. Says that the snapshot makes progress.
     pub fn is_held(&self) -> bool {
         self.commits.beat();
-        self.commits.words()[PINNED].load(Acquire) == self.pin
+        self.commits.shared().pinned.load(Acquire) == self.pin
     }
 }
 
 #[cfg(feature = "std")]
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let _ = self.commits.words()[PINNED].compare_exchange(self.pin, 0, AcqRel, Relaxed);
+        let _ = self.commits.shared().pinned.compare_exchange(self.pin, 0, AcqRel, Relaxed);
     }
 }

@@ -34,7 +34,7 @@
 
 #[cfg(feature = "std")]
 use super::STARTER;
-use super::{COMMITTER, Commits, ERROR, FAILED, FINISHED, SERVICE, STARTED, WANTS_COMMIT};
+use super::{COMMITTER, Commits, WANTS_COMMIT};
 use crate::errno::{Errno, Result};
 use crate::host::PLATFORM;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -56,28 +56,28 @@ impl Commits {
 
     /// Whether the service lives and is of one of these kinds.
     pub(super) fn has_service_of<M: Memory>(&self, kinds: u64, thread: &Thread<'_, M>) -> bool {
-        let service = self.words()[SERVICE].load(Acquire);
+        let service = self.shared().service.load(Acquire);
         service & kinds != 0 && thread.fs().processes().is_process_alive(service as u32)
     }
 
     /// Lets the service commit. A process whose files may not grow cannot write the journal: the
     /// kernel would kill it.
     pub(super) fn commit_by_service<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
-        let (words, turns) = (self.words(), &self.header().turns);
-        let needed = words[STARTED].load(SeqCst) + 1;
-        let failed_before = words[FAILED].load(Acquire);
+        let (shared, turns) = (self.shared(), &self.header().turns);
+        let needed = shared.started.load(SeqCst) + 1;
+        let failed_before = shared.failed.load(Acquire);
         let mut sleeps_left = SERVICE_SLEEPS;
         self.ask_service(WANTS_COMMIT);
         loop {
             let turn = turns.load(Acquire);
-            if words[FINISHED].load(Acquire) >= needed {
+            if shared.finished.load(Acquire) >= needed {
                 return Ok(());
             }
-            if words[FAILED].load(Acquire) > failed_before.max(needed - 1) {
-                return Err(Errno(words[ERROR].load(Relaxed) as i32));
+            if shared.failed.load(Acquire) > failed_before.max(needed - 1) {
+                return Err(Errno(shared.error.load(Relaxed) as i32));
             }
             let is_limited = self.is_file_size_limited();
-            let service = words[SERVICE].load(Acquire);
+            let service = shared.service.load(Acquire);
             let is_alive = service != 0 && thread.fs().processes().is_process_alive(service as u32);
             // A starter may be stopped.
             if is_alive && (is_limited || service & COMMITTER != 0) {
@@ -142,7 +142,7 @@ impl Commits {
     /// Makes the process with that number the service, if there is none that lives. A committer
     /// takes the place of any other, and a starter of a service that is neither.
     pub fn take_service<M: Memory>(&self, thread: &Thread<'_, M>, number: u32, kind: ServiceKind) {
-        let service = &self.words()[SERVICE];
+        let service = &self.shared().service;
         let before = service.load(Acquire);
         let (kind, replaced) = match kind {
             ServiceKind::Thread => (0, false),
@@ -156,7 +156,7 @@ impl Commits {
 
     /// Ends the service of the process with that number.
     pub fn end_service(&self, number: u32) {
-        let service = &self.words()[SERVICE];
+        let service = &self.shared().service;
         let before = service.load(Acquire);
         if before as u32 == number {
             let _ = service.compare_exchange(before, 0, AcqRel, Relaxed);
@@ -167,7 +167,7 @@ impl Commits {
 
     /// Whether the process with that number is the service.
     pub fn is_service(&self, number: u32) -> bool {
-        self.words()[SERVICE].load(Acquire) as u32 == number
+        self.shared().service.load(Acquire) as u32 == number
     }
 
     /// Whether anything changed since the last commit.
@@ -177,6 +177,6 @@ impl Commits {
 
     /// When the last commit began, ns since 1970.
     pub fn committed_ns(&self) -> i64 {
-        self.words()[super::COMMITTED_NS].load(Relaxed) as i64
+        self.shared().committed_ns.load(Relaxed) as i64
     }
 }

@@ -19,7 +19,7 @@ impl Disk {
         make(&path, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
         let options = OpenImage { commits, ..options_in(&directory) };
         let disk = Disk { directory, path, options };
-        assert!(disk.open().needs_sync(), "these tests need a scratch directory on a disk");
+        assert!(disk.open().storage().is_disk(), "these tests need a scratch directory on a disk");
         disk
     }
 

@@ -64,6 +64,12 @@ def copied(name):
     os.sendfile(target, source, 0, len(name))
 
 
+def copied_inside(name):
+    source, target = opened("source"), opened(name, os.O_SYNC)
+    os.pwrite(source, name.encode(), 0)
+    os.copy_file_range(source, target, len(name), 0)
+
+
 WAYS = {
     "fsync": lambda name: plain(name, os.fsync),
     "fdatasync": lambda name: plain(name, os.fdatasync),
@@ -76,6 +82,7 @@ WAYS = {
     "RWF_SYNC": lambda name: vector_synced(name, os.RWF_SYNC),
     "RWF_DSYNC": lambda name: vector_synced(name, os.RWF_DSYNC),
     "sendfile-to-O_SYNC": copied,
+    "copy_file_range-to-O_SYNC": copied_inside,
     "msync": lambda name: by_mapping(name, lambda fd, memory: memory.flush()),
     "fsync-of-a-mapped-file": lambda name: by_mapping(name, lambda fd, memory: os.fsync(fd)),
     "sync-of-a-mapped-file": lambda name: by_mapping(name, lambda fd, memory: os.sync()),

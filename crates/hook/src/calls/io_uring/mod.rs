@@ -308,8 +308,7 @@ impl Ring {
         if !self.has(setup_flag::SQPOLL) || !address.is_multiple_of(4) {
             return;
         }
-        // SAFETY: used for this call only; the check stores the present value.
-        if unsafe { user_memory::bytes_mut(address, 4) }.is_ok() {
+        if user_memory::check_writable(address, 4).is_ok() {
             // SAFETY: an aligned word of the ring, accessed just now.
             unsafe { &*(address as *const AtomicU32) }.fetch_or(NEED_WAKEUP, SeqCst);
         }
@@ -433,8 +432,7 @@ impl Changed {
     fn undo(&self) {
         for (at, offset) in CHANGING.into_iter().enumerate() {
             let address = self.address + offset;
-            // SAFETY: used for this call only; the check stores the present value.
-            if !address.is_multiple_of(8) || unsafe { user_memory::bytes_mut(address, 8) }.is_err() {
+            if !address.is_multiple_of(8) || user_memory::check_writable(address, 8).is_err() {
                 continue;
             }
             // SAFETY: an aligned word of the program's memory, accessed just now.

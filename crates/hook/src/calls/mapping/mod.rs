@@ -24,7 +24,7 @@ use crate::descriptors::marks::{self, host_verdict};
 use crate::loading::file_identity;
 use crate::loading::library_syscalls::{self, NewMapping};
 use crate::process::environment;
-use crate::process::image_sync::{is_on_device, sync_image};
+use crate::process::image_sync::{self, is_on_device};
 use crate::process::session::Session;
 use crate::server::{self, Server};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -35,7 +35,7 @@ use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PRO
 use missing::NOWHERE;
 use pieces::{PAGE_BYTES, Pieces, map};
 use posix::process::FileMapping;
-use posix::{Errno, OpenFile, Result};
+use posix::{Errno, OpenFile, Result, Scope};
 
 /// The kernel leaves programs this many addresses.
 const ADDRESSES_BYTES: u64 = (1 << 47) - PAGE_BYTES;
@@ -430,7 +430,7 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let session = call.begin()?.session;
     if session.process.sync_mappings(session.caller.thread, address, length, durable)? && durable {
-        sync_image(session.caller.thread)?;
+        image_sync::sync(session.caller.thread, Scope::Calls)?;
     }
     Ok(verdict)
 }
