@@ -153,12 +153,19 @@ fn parse(words: Vec<OsString>) -> Cli {
         let failure = own_code.map_or(error.exit_code(), i32::from);
         if json && error.use_stderr() {
             let text = error.render().to_string();
-            let text = text.trim_start_matches("error: ").lines().next().unwrap_or_default();
-            print!("{}", remedies::as_json(&anyhow::anyhow!(text.to_owned()), failure as u8));
+            // Its first paragraph; usage follows.
+            let lines = text.trim_start_matches("error: ").lines().map(str::trim);
+            let text = lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+            print!("{}", remedies::as_json(&anyhow::anyhow!(text), failure as u8));
             output::flush();
         }
-        let is_printed = error.print().is_ok();
-        std::process::exit(if error.use_stderr() || !is_printed { failure } else { 0 })
+        match error.print() {
+            Err(unwritten) if !error.use_stderr() => {
+                eprintln!("error: the text cannot be written: {unwritten}");
+                std::process::exit(own_code.map_or(1, i32::from))
+            }
+            _ => std::process::exit(if error.use_stderr() { failure } else { 0 }),
+        }
     })
 }
 

@@ -241,6 +241,8 @@ fn output_that_cannot_be_written_is_an_error_and_not_a_crash() {
         (&["export", image], 1),
         (&["man"], 1),
         (&["completions", "bash"], 1),
+        (&["--help"], 1),
+        (&["info", "--help"], 1),
     ] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_directfs")).args(arguments).stdout(full).output().unwrap();

@@ -74,6 +74,22 @@ fn open_files_locks_and_the_working_directory_of_a_program_are_listed() {
 }
 
 #[test]
+fn a_process_that_is_being_forked_is_not_listed_without_its_id() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let script = "touch loop; (while [ -e loop ]; do (:); done) & echo ready; read end; rm loop; wait";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.args(["run", "-C", "/mnt/directfs", "--image"]).arg(&image).args(["--", "sh", "-c", script]);
+    let forking = Program::start(&mut command);
+    for _ in 0..50 {
+        let report = ps(&image);
+        let processes = report["processes"].as_array().unwrap();
+        assert!(processes.iter().all(|process| process["pid"].as_i64() > Some(0)), "{report}");
+    }
+    forking.end();
+}
+
+#[test]
 fn a_wait_for_a_lock_names_the_process_that_holds_it() {
     if !has_python() {
         return;

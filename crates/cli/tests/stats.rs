@@ -67,7 +67,10 @@ fn calls_of_programs_are_counted_by_kind_and_process() {
     // It stats until the directory is gone.
     input.write_all(b"loop\n").unwrap();
     let pid = |process: &Value| process["command"].as_str().is_some_and(|name| name.starts_with("python"));
-    let watched = reports("stats", &image, &["--watch", "--interval", "0.2", "--count", "2"]);
+    // The option without a value, in front of the image, too.
+    let watched =
+        directfs(&["stats", "--interval", "0.2", "--count", "2", "--json", "--watch", image.to_str().unwrap()]);
+    let watched: Vec<Value> = stdout(&watched).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(watched.len(), 2);
     for interval in &watched {
         assert!(interval["calls"]["stat"]["per_second"].as_f64() > Some(100.0), "{interval}");

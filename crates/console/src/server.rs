@@ -12,8 +12,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The byte that the server writes when the mount answers.
+/// The byte that the server writes when the mount answers; else it writes why there is none.
 pub const READY: u8 = b'+';
+
+/// Most bytes of a cause that are read from a server.
+const CAUSE_BYTES_MAX: u64 = 4096;
 
 /// Maximum time to wait for a server: writing a large cache back to a disk takes time.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
@@ -88,14 +91,18 @@ impl Start {
         self.command.arg("--ready-fd").arg(child_end.as_raw_fd().to_string());
         let mut server = self.command.spawn().context("cannot start the server; is /proc mounted?")?;
         drop(child_end);
-        let mut byte = [0];
-        if matches!(ready.read(&mut byte), Ok(1)) && byte[0] == READY {
+        let mut first = [0];
+        if matches!(ready.read(&mut first), Ok(1)) && first[0] == READY {
             return Ok(server);
         }
+        // Else it has written the cause there, and ends.
+        let mut cause = first.to_vec();
+        let _ = ready.take(CAUSE_BYTES_MAX).read_to_end(&mut cause);
         let status = server.wait().context("cannot wait for the server")?;
+        let cause = String::from_utf8_lossy(&cause).trim_matches('\0').to_owned();
         match status.code() {
             // The server has printed the cause.
-            Some(code) => Err(ServerFailed(code.clamp(1, 255) as u8).into()),
+            Some(code) => Err(ServerFailed { exit_code: code.clamp(1, 255) as u8, cause }.into()),
             None => bail!("the server was killed by signal {}", status.signal().unwrap_or(0)),
         }
     }
@@ -103,18 +110,24 @@ impl Start {
 
 /// The server exited before the mount answered, after printing the cause on standard error.
 #[derive(Debug)]
-pub struct ServerFailed(u8);
+pub struct ServerFailed {
+    exit_code: u8,
+    cause: String,
+}
 
 impl ServerFailed {
     /// The server's exit code.
     pub fn exit_code(&self) -> u8 {
-        self.0
+        self.exit_code
     }
 }
 
 impl std::fmt::Display for ServerFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the mount failed; see the server's message above")
+        match self.cause.as_str() {
+            "" => f.write_str("the mount failed; see the server's message above"),
+            cause => f.write_str(cause),
+        }
     }
 }
 

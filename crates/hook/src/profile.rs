@@ -160,11 +160,18 @@ pub fn now() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// Adds a path to that of a directory; without one it stays as it is. `None`: it is too long.
+/// Adds a path to that of a directory; without one it stays as it is. `None`: it is too long. No
+/// component of the directory is a symbolic link, so each `..` at the start takes one away.
 fn join(whole: &mut [u8; PATH_BYTES], directory: Option<usize>, mut path: &[u8]) -> Option<usize> {
     let mut length = directory.unwrap_or(0);
-    while directory.is_some() && (path.starts_with(b"./") || path == b".") {
-        path = path.get(2..).unwrap_or(b"");
+    while directory.is_some() {
+        let first = path.split(|&byte| byte == b'/').next().unwrap_or(b"");
+        match first {
+            b"." => {}
+            b".." => length = whole[..length].iter().rposition(|&byte| byte == b'/').unwrap_or(0),
+            _ => break,
+        }
+        path = path.get(first.len() + 1..).unwrap_or(b"");
     }
     if directory.is_some() && !path.is_empty() {
         *whole.get_mut(length)? = b'/';

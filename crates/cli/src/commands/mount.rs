@@ -1,8 +1,8 @@
 //! `directfs mount`, in the foreground and in the background, and the helper that mount(8) calls.
 //!
 //! In the background mode this program starts itself again with `--foreground` and a pipe, waits
-//! for one byte on the pipe, and exits. A fork without exec would be incorrect if a thread had been
-//! started before it.
+//! for one byte on the pipe, or the cause of a failure, and exits. A fork without exec would be
+//! incorrect if a thread had been started before it.
 
 use super::mount_replica::{self, MountReplica};
 use crate::arguments::{Mount, MountHelper};
@@ -24,6 +24,25 @@ use std::path::{Path, PathBuf};
 
 /// Mounts.
 pub fn run(arguments: &Mount) -> Result<()> {
+    let Some(fd) = arguments.ready_fd else { return mount_or_serve(arguments, None) };
+    // Before anything is opened.
+    leave_starter(fd);
+    let ready = RefCell::new(Some(readiness(fd)));
+    let result = mount_or_serve(arguments, Some(&ready));
+    if let (Err(error), Some(mut pipe)) = (&result, ready.take()) {
+        let _ = write!(pipe, "{}", in_one_line(error));
+    }
+    result
+}
+
+/// An error with its causes. Some errors contain their source in their own text.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let add = |text: String, cause: String| if text.contains(&cause) { text } else { format!("{text}: {cause}") };
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), add)
+}
+
+/// Mounts, or serves a mount. `ready`: the pipe on which the starter of this server waits.
+fn mount_or_serve(arguments: &Mount, ready: Option<&RefCell<Option<File>>>) -> Result<()> {
     let lists = with_commits(arguments);
     let mut options = MountOptions::default();
     for list in &lists {
@@ -35,20 +54,16 @@ pub fn run(arguments: &Mount) -> Result<()> {
         return remount(&arguments.directory, &options);
     }
     remove_dead_mount(&arguments.directory)?;
-    if let Some(fd) = arguments.ready_fd {
-        // Before anything is opened.
-        leave_starter(fd);
-    }
     let image = match &arguments.fetched_from {
         Some(url) => Resolved::of_helper(&arguments.image, url)?,
         None => Resolved::from_name(&arguments.image)?,
     };
     options.read_only |= image.is_store();
-    if arguments.ready_fd.is_none() {
+    if ready.is_none() {
         mount_replica::check(&options)?;
     }
     if arguments.foreground {
-        return serve(&image, &arguments.directory, options, log.as_deref(), arguments.ready_fd);
+        return serve(&image, &arguments.directory, options, log.as_deref(), ready);
     }
     let mut server = Start::new(image.path(), &arguments.directory);
     server.options(&lists).read_only(arguments.read_only || image.is_store()).log(log.as_deref());
@@ -234,9 +249,8 @@ fn serve(
     directory: &Path,
     mut options: MountOptions,
     log: Option<&Path>,
-    ready_fd: Option<i32>,
+    ready: Option<&RefCell<Option<File>>>,
 ) -> Result<()> {
-    let ready = ready_fd.map(readiness);
     let is_background = ready.is_some();
     options.is_fetched = image.url_of_lazy().is_some();
     if let (Resolved::Store(_, url), None) = (image, &options.source) {
@@ -253,11 +267,11 @@ fn serve(
     let (has_left, messages, replica) = (Cell::new(false), RefCell::new(None), RefCell::new(None));
     let announce = |role: Role| {
         match ready {
-            Some(mut pipe) => {
+            Some(ready) => {
                 has_left.set(true);
                 send_messages_to(log.take());
                 // The starter may have exited meanwhile; the mount stays.
-                let _ = pipe.write_all(&[READY]);
+                let _ = ready.take().map(|mut pipe| pipe.write_all(&[READY]));
             }
             None if role == Role::Keeper => {}
             None => {

@@ -57,9 +57,13 @@ pub fn process_of_thread(tid: u32) -> Option<i32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Where a process maps a file: address ranges and offsets. `None`: /proc does not show it.
+/// Where a process maps a file: address ranges and offsets. `None`: /proc does not show it, or the
+/// process is ending, and has given its memory back.
 pub fn mapped_at(pid: i32, (device, inode): (u64, u64)) -> Option<Vec<(Range<u64>, u64)>> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    if maps.is_empty() && !is_of_the_kernel(pid) {
+        return None;
+    }
     let wanted = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
     let parse = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -70,6 +74,15 @@ pub fn mapped_at(pid: i32, (device, inode): (u64, u64)) -> Option<Vec<(Range<u64
         is_wanted.then_some((hexadecimal(start)?..hexadecimal(end)?, hexadecimal(offset)?))
     };
     Some(maps.lines().filter_map(parse).collect())
+}
+
+/// Whether a process is a thread of the kernel, which never has memory of its own.
+fn is_of_the_kernel(pid: i32) -> bool {
+    const PF_KTHREAD: u64 = 0x0020_0000;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The flags are the seventh field behind the name.
+    let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
 }
 
 /// The threads of a process that sleep on a futex, and its address.

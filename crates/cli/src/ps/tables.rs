@@ -66,7 +66,9 @@ impl<'f> Observer<'f> {
         let mut observed = Vec::new();
         self.tables.each_process(&mut |process| observed.push(process))?;
         let mut known = Vec::new();
-        for observed in observed.into_iter().filter(|process| process.number != own) {
+        // One without an id is not complete yet: it is being forked.
+        let is_listed = |process: &ObservedProcess| process.number != own && process.process_id != 0;
+        for observed in observed.into_iter().filter(is_listed) {
             let at = self.place_of(observed.process_id as i32, processes);
             known.push(Known { observed, at, descriptions: Vec::new() });
         }

@@ -84,6 +84,10 @@ fn mounts_name_their_keys_too() {
     let (image, point) = (image.to_str().unwrap(), point.to_str().unwrap());
     assert_eq!(keys(&json(&["mount", image, point, "--json"])), named(&["mount"]));
     assert_eq!(keys(&json(&["umount", "--lazy", point, "--json"])), named(&["umount"]));
+    // The cause, which the server of the mount finds.
+    let failed = directfs(&["mount", image, "/nowhere", "--json"]);
+    let value: Value = serde_json::from_slice(&failed.stdout).unwrap();
+    assert!(value["error"].as_str().is_some_and(|error| error.contains("create the directory first")), "{value}");
 }
 
 /// The help of each command names its examples; those that read JSON are run as they are printed.
@@ -155,6 +159,7 @@ fn a_command_with_json_reports_its_failure_in_json_too() {
         (&["umount", file], 1),
         (&["push", file, "nonsense"], 1),
         (&["mkfs"], 2),
+        (&["tune", file], 2),
         (&["trim", file, "--nonsense"], 2),
     ] {
         let output = directfs(&[arguments, &["--json"]].concat());
@@ -163,5 +168,8 @@ fn a_command_with_json_reports_its_failure_in_json_too() {
         let value: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(value["error"].is_string() && value["causes"].is_array(), "{arguments:?}: {value}");
         assert_eq!(value["exit_code"], code, "{arguments:?}: {value}");
+        let is_whole =
+            code != 2 || value["error"].as_str().is_some_and(|error| error.contains('<') || error.contains("--"));
+        assert!(is_whole, "{arguments:?}: what is missing or wrong is named: {value}");
     }
 }

@@ -80,7 +80,7 @@ fn pack(kind: &str, out: &Path) {
     }
     build_library();
     let mut pack = Command::new(sources().join("packaging/pack"));
-    pack.arg(kind).args([built(), built()]).arg(out).env("DEBEMAIL", "directfs@lists.debian.org");
+    pack.arg(kind).args([built(), built()]).arg(out);
     // Programs of tests are five times as large as delivered ones.
     pack.env("DPKG_DEB_COMPRESSOR_LEVEL", "0");
     run(&mut pack).unwrap_or_else(|why| panic!("{why}"));

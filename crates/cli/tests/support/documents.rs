@@ -156,7 +156,8 @@ fn unmount_all(below: &Path) {
 fn perform(section: &Section, place: &Place) -> Vec<(String, String)> {
     let (disk, seen) = place.directory();
     fs::create_dir(disk.path().join("empty")).unwrap();
-    let mut text = String::from("exec 2>&1\n");
+    // What commands keep for their user, for example a cache, goes with the directory.
+    let mut text = format!("exec 2>&1\nexport HOME='{}'\n", seen.display());
     for step in &section.steps {
         writeln!(text, "{}\nprintf '{MARK}%d{MARK}' $?", step.command).unwrap();
     }
