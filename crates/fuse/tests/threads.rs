@@ -75,9 +75,9 @@ fn a_mount_that_cannot_start_all_threads_serves_with_fewer_or_ends() {
         assert_eq!(status.success(), said.contains(READY), "{most} threads: {said}");
         if !status.success() {
             assert!(said.contains("raise the limit of processes"), "{most} threads: {said}");
-            assert_eq!(served, 0, "{most} threads are enough if fewer are");
         }
     }
-    // How many threads there are beside the workers depends on which services have started.
+    // Services beside the workers take of the same threads, in an order of their own: so more
+    // threads may serve worse, and no number of them is the least that is enough.
     assert!(served >= 2, "{served}");
 }
