@@ -103,7 +103,7 @@ impl Destination {
 /// The local time in a format of strftime(3), in the language C.
 fn now(format: &std::ffi::CStr) -> String {
     let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let seconds = seconds as libc::time_t;
+    let seconds = seconds.cast_signed();
     let mut text = [0_u8; 64];
     // SAFETY: zeros are a valid value of this plain structure. The calls fill it and the buffer,
     // whose length is passed; all pointers are to values of this function or the caller.

@@ -131,7 +131,7 @@ pub fn commit_for_others(policy: CommitPolicy) -> Result<(), ImageError> {
     let path = Path::new("/proc/self/fd/0");
     // The program that started it may have left descriptors to its children.
     // SAFETY: nothing in this process uses them yet.
-    unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     let _ = rustix::thread::set_name(c"directfs-commit");

@@ -18,6 +18,7 @@
 
 use super::child;
 use super::detach_helper::{detach_from_terminal, open_descriptors};
+use crate::asking::{self, Unanswered};
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::{Content, FILE, MESSAGES, MountError, remove_dead, serve_file};
 use std::ffi::OsStr;
@@ -60,7 +61,10 @@ impl LazyFile {
     pub fn open(part: &Part) -> Result<LazyFile> {
         let mount = Cache::of_user().mount_point(part.identity())?;
         for _ in 0..ATTEMPTS {
-            if let Ok(file) = LazyFile::of_helper(mount.join(FILE)) {
+            let path = mount.join(FILE);
+            if answers(&path)?
+                && let Ok(file) = LazyFile::of_helper(path)
+            {
                 return Ok(file);
             }
             start(part)?;
@@ -139,6 +143,25 @@ fn read_from(file: &File, mut at: u64) -> std::io::Result<Vec<u8>> {
                 at += count as u64;
             }
         }
+    }
+}
+
+/// Whether a helper serves this file. One that is stopped is reported, and waited for.
+fn answers(path: &Path) -> Result<bool> {
+    const STOPPED: &str = "the process that fetches the image for all runs of this state is stopped or hangs; continue \
+                           it (pkill -CONT -x directfs-store) or end it (pkill -KILL -x directfs-store)";
+    let begun = Instant::now();
+    let mut is_reported = false;
+    loop {
+        match asking::opens(path) {
+            Ok(()) => return Ok(true),
+            // Nothing is mounted, or its helper is dead.
+            Err(Unanswered::Refused(_)) => return Ok(false),
+            Err(Unanswered::Silent) if begun.elapsed() >= HANDOVER => bail!("{STOPPED}, and repeat the command"),
+            Err(Unanswered::Silent) if !is_reported => eprintln!("directfs: waiting: {STOPPED}"),
+            Err(Unanswered::Silent) => {}
+        }
+        is_reported = true;
     }
 }
 

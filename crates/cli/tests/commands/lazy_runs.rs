@@ -6,7 +6,7 @@ use crate::support::program::Program;
 use crate::support::{can_mount, directfs, image_in, stderr, stdout, without_files};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -121,6 +121,31 @@ fn runs_at_one_time_share_a_process_that_ends_with_the_last_one() {
     for mut program in programs {
         assert!(program.child.wait().unwrap().success());
     }
+    wait_for_end_of_helpers(&user);
+}
+
+#[test]
+fn a_run_beside_a_stopped_helper_says_so_and_goes_on_with_it() {
+    if !can_mount("a run beside a stopped helper") {
+        return;
+    }
+    let place = Place::new();
+    let sums = pushed(&place);
+    let (url, user) = (place.url(), place.user());
+    let mut first = Program::start(&mut run(&user, &url, "--read-only", "echo ready; read line"));
+    let helpers = helpers(&user);
+    let [helper] = helpers[..] else { panic!("{helpers:?}") };
+    kill_process(helper, Signal::STOP).unwrap();
+    let mut second = run(&user, &url, "--read-only", "sha256sum large small");
+    let mut second = second.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(second.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("is stopped or hangs") && line.contains("pkill -CONT"), "{line}");
+    kill_process(helper, Signal::CONT).unwrap();
+    assert_eq!(succeeds(second.wait_with_output().unwrap()), sums);
+    drop(first.child.stdin.take());
+    assert!(first.child.wait().unwrap().success());
     wait_for_end_of_helpers(&user);
 }
 

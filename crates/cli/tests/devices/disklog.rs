@@ -168,7 +168,7 @@ pub fn violation(
     let (disk, image) = (place.join("replayed"), place.join("image"));
     log.replay(cut, random, &disk);
     if let Holder::Disk = holder {
-        return crate::cuts::violation(&disk, worker, log.acknowledged(cut), UNACKNOWLEDGED_MAX);
+        return crate::cuts::violation(&disk, worker, (log.acknowledged(cut), UNACKNOWLEDGED_MAX), false);
     }
     let run = |command: &mut Command| {
         let output = command.output().expect("the program starts");
@@ -184,7 +184,7 @@ pub fn violation(
     if !image.is_file() {
         return Some(format!("debugfs: {said}"));
     }
-    let found = crate::cuts::violation(&image, worker, log.acknowledged(cut), UNACKNOWLEDGED_MAX);
+    let found = crate::cuts::violation(&image, worker, (log.acknowledged(cut), UNACKNOWLEDGED_MAX), false);
     std::fs::remove_file(image).unwrap();
     found
 }

@@ -8,8 +8,10 @@
  * the disk, which has no file system there: "worker acknowledge DISK COUNT" does that alone. With
  * "files" it does not use sync and syncfs, of which a mount's server does not hear.
  *
- * "worker check DIRECTORY COUNT MORE": ends with 0 if the directory holds exactly what the first
- * COUNT calls leave, or those and at most MORE more. */
+ * "worker check DIRECTORY COUNT MORE [split]": ends with 0 if the directory holds exactly what the
+ * first COUNT calls leave, or those and at most MORE more. With "split" the last one may be a write
+ * up to the end of a page: Linux sends a write through a mount in two requests if it begins within
+ * a page that is not in its cache. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -33,6 +35,12 @@ static struct {
     unsigned char bytes[2 * BYTES_MAX];
 } files[NAMES];
 static uint64_t state = 88172645463325252u;
+/* The last write, and what the file was before. */
+static struct {
+    int name;
+    size_t from, to, size;
+    unsigned char bytes[2 * BYTES_MAX];
+} last;
 static int is_real;
 /* Flags with which a file is opened for the next write. */
 static int write_flags;
@@ -69,6 +77,8 @@ static int step(void) {
         memset(&files[name], 0, sizeof files[name]);
         files[name].exists = 1;
     } else if (kind < 50) {
+        last.name = name, last.from = at, last.to = at + count, last.size = files[name].size;
+        memcpy(last.bytes, files[name].bytes, sizeof last.bytes);
         for (unsigned i = 0; i < count; i++)
             files[name].bytes[at + i] = fill + i * 7;
         if (is_real) {
@@ -172,6 +182,23 @@ static int is_as_expected(void) {
     return listed == known + 2;
 }
 
+/* Whether a part of the last write is there, up to the end of a page. Restores what is expected. */
+static int is_split(void) {
+    static unsigned char whole[2 * BYTES_MAX];
+    size_t size = files[last.name].size;
+    int found = 0;
+    memcpy(whole, files[last.name].bytes, sizeof whole);
+    for (size_t end = (last.from / 4096 + 1) * 4096; end < last.to && !found; end += 4096) {
+        memcpy(files[last.name].bytes, last.bytes, sizeof whole);
+        memcpy(files[last.name].bytes + last.from, whole + last.from, end - last.from);
+        files[last.name].size = last.size > end ? last.size : end;
+        found = is_as_expected();
+    }
+    memcpy(files[last.name].bytes, whole, sizeof whole);
+    files[last.name].size = size;
+    return found;
+}
+
 int main(int count, char **words) {
     if (count == 4 && !strcmp(words[1], "acknowledge")) {
         acknowledge(words[2], atol(words[3]));
@@ -188,10 +215,13 @@ int main(int count, char **words) {
         return 0;
     }
     long calls = atol(words[3]), more = atol(words[4]);
+    int is_write = 0, may_split = count > 5;
     for (long number = 0; number < calls; number++)
         step();
-    for (long number = 0; number <= more; number++, step()) {
-        if (is_as_expected())
+    for (long number = 0; number <= more; number++) {
+        if (number > 0)
+            is_write = step();
+        if (is_as_expected() || (may_split && is_write && is_split()))
             return 0;
         printf("after %ld calls: %s\n", calls + number, difference);
     }
