@@ -5,7 +5,7 @@
 //! and left to init: it holds none of this process's descriptors, for whose end others may wait.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -73,12 +73,6 @@ pub fn identity(path: &Path) -> Answer<(u64, u64)> {
     })?;
     let [device, inode] = words(&answer)?;
     Ok((device, inode))
-}
-
-/// Whether a file can be opened.
-pub fn opens(path: &Path) -> Answer<()> {
-    let path = c_string(path)?;
-    ask(PATIENCE, |_| rustix::fs::open(&*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(|_| 0)).map(drop)
 }
 
 /// An extended attribute.

@@ -18,7 +18,7 @@
 
 use super::child;
 use super::detach_helper::{detach_from_terminal, open_descriptors};
-use crate::asking::{self, Unanswered};
+use crate::asking;
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::{Content, FILE, MESSAGES, MountError, remove_dead, serve_file};
 use std::ffi::OsStr;
@@ -61,10 +61,7 @@ impl LazyFile {
     pub fn open(part: &Part) -> Result<LazyFile> {
         let mount = Cache::of_user().mount_point(part.identity())?;
         for _ in 0..ATTEMPTS {
-            let path = mount.join(FILE);
-            if answers(&path)?
-                && let Ok(file) = LazyFile::of_helper(path)
-            {
+            if let Ok(file) = wait_for_helper(mount.join(FILE)) {
                 return Ok(file);
             }
             start(part)?;
@@ -146,23 +143,21 @@ fn read_from(file: &File, mut at: u64) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Whether a helper serves this file. One that is stopped is reported, and waited for.
-fn answers(path: &Path) -> Result<bool> {
-    const STOPPED: &str = "the process that fetches the image for all runs of this state is stopped or hangs; continue \
-                           it (pkill -CONT -x directfs-store) or end it (pkill -KILL -x directfs-store)";
-    let begun = Instant::now();
-    let mut is_reported = false;
-    loop {
-        match asking::opens(path) {
-            Ok(()) => return Ok(true),
-            // Nothing is mounted, or its helper is dead.
-            Err(Unanswered::Refused(_)) => return Ok(false),
-            Err(Unanswered::Silent) if begun.elapsed() >= HANDOVER => bail!("{STOPPED}, and repeat the command"),
-            Err(Unanswered::Silent) if !is_reported => eprintln!("directfs: waiting: {STOPPED}"),
-            Err(Unanswered::Silent) => {}
-        }
-        is_reported = true;
-    }
+/// Opens the file of a helper. One that is stopped is reported, and waited for. (Another process
+/// that only tries, as in `asking`, would be the last one that has the file, and end the helper.)
+fn wait_for_helper(path: PathBuf) -> std::io::Result<LazyFile> {
+    let (send, received) = channel();
+    let open = move || drop(send.send(LazyFile::of_helper(path)));
+    let thread = std::thread::Builder::new().name("directfs-open".to_owned()).spawn(open)?;
+    let opened = received.recv_timeout(asking::PATIENCE).or_else(|_| {
+        eprintln!(
+            "directfs: waiting: the process that fetches the image for all runs of this state is stopped or hangs; \
+             continue it (pkill -CONT -x directfs-store) or end it (pkill -KILL -x directfs-store)"
+        );
+        received.recv()
+    });
+    let _ = thread.join();
+    opened.map_err(|_| std::io::ErrorKind::Other)?
 }
 
 /// Starts a helper, and waits until its file, or that of another one, can be opened.

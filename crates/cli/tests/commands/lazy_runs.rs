@@ -132,7 +132,7 @@ fn a_run_beside_a_stopped_helper_says_so_and_goes_on_with_it() {
     let place = Place::new();
     let sums = pushed(&place);
     let (url, user) = (place.url(), place.user());
-    let mut first = Program::start(&mut run(&user, &url, "--read-only", "echo ready; read line"));
+    let mut first = Program::start(&mut run(&user, &url, "--read-only", "echo ready; read line; true"));
     let helpers = helpers(&user);
     let [helper] = helpers[..] else { panic!("{helpers:?}") };
     kill_process(helper, Signal::STOP).unwrap();
