@@ -147,8 +147,12 @@ fn read_from(file: &File, mut at: u64) -> std::io::Result<Vec<u8>> {
 /// that only tries, as in `asking`, would be the last one that has the file, and end the helper.)
 fn wait_for_helper(path: PathBuf) -> std::io::Result<LazyFile> {
     let (send, received) = channel();
-    let open = move || drop(send.send(LazyFile::of_helper(path)));
-    let thread = std::thread::Builder::new().name("directfs-open".to_owned()).spawn(open)?;
+    let opened_there = path.clone();
+    let open = move || drop(send.send(LazyFile::of_helper(opened_there)));
+    let Ok(thread) = std::thread::Builder::new().name("directfs-open".to_owned()).spawn(open) else {
+        // Under a limit of processes. It waits without a word.
+        return LazyFile::of_helper(path);
+    };
     let opened = received.recv_timeout(asking::PATIENCE).or_else(|_| {
         eprintln!(
             "directfs: waiting: the process that fetches the image for all runs of this state is stopped or hangs; \

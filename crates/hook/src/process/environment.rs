@@ -216,7 +216,7 @@ pub unsafe fn count(environment: *const *const u8) -> usize {
     unsafe { strings(environment) }.count()
 }
 
-/// What a program needs not attach for.
+/// What a process has of the image, if it is so little that its next program need not attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FewThings {
     /// It has nothing of the image.
