@@ -7,12 +7,11 @@
 use super::findings::{Findings, MEASURED, Measure, Plot, Series};
 use super::loops::{Random, write_file};
 use super::machine::{Machine, Plan, Result, Subject, machine_for};
-use super::threads::meet;
+use super::threads::{seconds, timed};
 use super::{Experiment, MEMORIES, Size, memory_name};
 use crate::ablation::Variant;
 use crate::calls::Calls;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::AcqRel;
 use std::time::Instant;
 
 const SUBJECTS: [Subject; 4] = [Subject::Nova, Subject::ByVfs, Subject::Ablated(Variant::AsPrinted), Subject::DirectFs];
@@ -211,30 +210,13 @@ impl Crowd {
     /// Millions of calls per second of all threads together, from the first start to the last end.
     fn rate(&self, machine: &dyn Machine) -> Result<f64> {
         let arrived = AtomicU64::new(0);
-        let timed = |thread: u64| -> Result<[Instant; 2]> {
-            let (mut span, mut has_met) = ([Instant::now(); 2], false);
-            let done = machine.with(&mut |calls| {
-                meet(&arrived, self.threads);
-                has_met = true;
-                span[0] = Instant::now();
-                self.work(calls, thread)?;
-                span[1] = Instant::now();
-                Ok(())
-            });
-            if !has_met {
-                // The other threads wait for it.
-                arrived.fetch_add(1, AcqRel);
-            }
-            done.map(|()| span)
-        };
+        let timed = |thread: u64| timed(machine, (&arrived, self.threads), |_| (), |calls| self.work(calls, thread));
         let spans: Vec<Result<[Instant; 2]>> = std::thread::scope(|scope| {
             let timed = &timed;
             let running: Vec<_> = (0..self.threads).map(|thread| scope.spawn(move || timed(thread))).collect();
             running.into_iter().map(|thread| thread.join().unwrap_or(Err(posix::Errno::EIO.into()))).collect()
         });
-        let spans = spans.into_iter().collect::<Result<Vec<_>>>()?;
-        let (first, last) = (spans.iter().map(|span| span[0]).min(), spans.iter().map(|span| span[1]).max());
-        let seconds = first.zip(last).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
+        let seconds = seconds(&spans.into_iter().collect::<Result<Vec<_>>>()?);
         Ok((self.calls * self.threads) as f64 / seconds.max(1e-9) / 1e6)
     }
 }

@@ -142,44 +142,56 @@ impl ThreadGroup<'_> {
             let mut running = Vec::new();
             for thread in 0..self.threads {
                 let arrived = &arrived;
-                running.push(scope.spawn(move || self.timed_work(machine, thread, arrived)));
+                running.push(scope.spawn(move || {
+                    let prepare = |calls: &dyn Calls| self.warm_up(calls, thread);
+                    timed(machine, (arrived, self.threads), prepare, |calls| self.work(calls, thread))
+                }));
             }
             let spans: Vec<Result<[Instant; 2]>> =
                 running.into_iter().map(|thread| thread.join().unwrap_or(Err(posix::Errno::EIO.into()))).collect();
             over.store(true, Release);
             let renamed = renamer.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(posix::Errno::EIO.into())));
-            let spans = spans.into_iter().collect::<Result<Vec<_>>>()?;
-            let (first, last) = (spans.iter().map(|span| span[0]).min(), spans.iter().map(|span| span[1]).max());
-            seconds = first.zip(last).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
+            seconds = self::seconds(&spans.into_iter().collect::<Result<Vec<_>>>()?);
             renamed
         })?;
         Ok((self.one.len() as u64 * self.turns()) as f64 / seconds / 1e6)
     }
+}
 
-    /// The start and end of a thread's work.
-    fn timed_work(&self, machine: &dyn Machine, thread: u64, arrived: &AtomicU64) -> Result<[Instant; 2]> {
-        let mut span = [Instant::now(); 2];
-        let mut has_met = false;
-        let done = machine.with(&mut |calls| {
-            self.warm_up(calls, thread);
-            meet(arrived, self.threads);
-            has_met = true;
-            span[0] = Instant::now();
-            self.work(calls, thread)?;
-            span[1] = Instant::now();
-            Ok(())
-        });
-        if !has_met {
-            // The other threads wait for it.
-            arrived.fetch_add(1, AcqRel);
-        }
-        done.map(|()| span)
+/// The start and end of a thread's work, which begins once `threads` threads have prepared theirs.
+pub(super) fn timed(
+    machine: &dyn Machine,
+    (arrived, threads): (&AtomicU64, u64),
+    prepare: impl Fn(&dyn Calls),
+    work: impl Fn(&dyn Calls) -> Result<()>,
+) -> Result<[Instant; 2]> {
+    let mut span = [Instant::now(); 2];
+    let mut has_met = false;
+    let done = machine.with(&mut |calls| {
+        prepare(calls);
+        meet(arrived, threads);
+        has_met = true;
+        span[0] = Instant::now();
+        work(calls)?;
+        span[1] = Instant::now();
+        Ok(())
+    });
+    if !has_met {
+        // The other threads wait for it.
+        arrived.fetch_add(1, AcqRel);
     }
+    done.map(|()| span)
+}
+
+/// Seconds from the first start to the last end.
+pub(super) fn seconds(spans: &[[Instant; 2]]) -> f64 {
+    let (first, last) = (spans.iter().map(|span| span[0]).min(), spans.iter().map(|span| span[1]).max());
+    first.zip(last).map_or(0.0, |(first, last)| (last - first).as_secs_f64())
 }
 
 /// Waits until `threads` threads have arrived. Waiters spin, because a thread that must be woken
 /// starts much later than the others.
-pub(super) fn meet(arrived: &AtomicU64, threads: u64) {
+fn meet(arrived: &AtomicU64, threads: u64) {
     const SPINS: u32 = 10_000;
     arrived.fetch_add(1, AcqRel);
     let mut looks = 0u32;
