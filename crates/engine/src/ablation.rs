@@ -228,19 +228,19 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
 
     /// The guard of a name in a tree, unless another thread has locked it.
     pub(crate) fn try_lock_guard(self, tree: &dyn Tree, hash: NameHash) -> Result<Option<LockGuard<'f>>> {
-        let guard = self.fs.dram.bucket(tree.guard(hash.word()))?;
-        Ok(self.try_lock(&guard.lock, &guard.waiters))
+        let guard = self.owner.fs.dram.bucket(tree.guard(hash.word()))?;
+        Ok(self.owner.try_lock(&guard.lock, &guard.waiters))
     }
 
     fn lock_guard(self, guard: u64) -> Result<LockGuard<'f>> {
-        let guard = self.fs.dram.bucket(guard)?;
+        let guard = self.owner.fs.dram.bucket(guard)?;
         for _ in 0..SPINS {
-            if let Some(held) = self.try_lock(&guard.lock, &guard.waiters) {
+            if let Some(held) = self.owner.try_lock(&guard.lock, &guard.waiters) {
                 return Ok(held);
             }
             spin_loop();
         }
-        self.lock(&guard.lock, &guard.waiters)
+        self.owner.lock(&guard.lock, &guard.waiters)
     }
 }
 

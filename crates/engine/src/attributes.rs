@@ -7,7 +7,7 @@ use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Error, Result};
 use crate::file_flags::FileFlags;
 use crate::format::{FileKind, PROPERTY_ACCESS_LIST, Property};
-use crate::fs::{Node, Thread};
+use crate::fs::{Fs, Node, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::fence;
 use pmem::Memory;
@@ -215,30 +215,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// The facts that decide the access to a file: a consistent set.
     #[inline]
     pub fn protection(&self, node: Node) -> Result<Protection> {
-        self.protection_of(self.cachelet(node)?)
-    }
-
-    #[inline]
-    pub(crate) fn protection_of(&self, cachelet: &Cachelet) -> Result<Protection> {
-        let mut backoff = Backoff::new();
-        loop {
-            let version = cachelet.version.load(Acquire);
-            if version & 1 == 0 {
-                let protection = Protection {
-                    number: cachelet.number.load(Relaxed),
-                    generation: cachelet.generation.load(Relaxed),
-                    mode: cachelet.mode.load(Relaxed),
-                    uid: cachelet.uid.load(Relaxed),
-                    gid: cachelet.gid.load(Relaxed),
-                    flags: FileFlags::of_property(cachelet.flags.load(Relaxed)),
-                };
-                fence(Acquire);
-                if cachelet.version.load(Relaxed) == version {
-                    return Ok(protection);
-                }
-            }
-            backoff.pause(self.fs)?;
-        }
+        self.fs.protection_of(self.cachelet(node)?)
     }
 
     /// Birth time of a file, ns since 1970.
@@ -348,4 +325,29 @@ impl<'f, M: Memory> Thread<'f, M> {
 /// stored as 1.
 fn stored_access(accessed_ns: i64) -> u64 {
     if accessed_ns == 0 { 1 } else { accessed_ns as u64 }
+}
+
+impl<M: Memory> Fs<M> {
+    #[inline]
+    pub(crate) fn protection_of(&self, cachelet: &Cachelet) -> Result<Protection> {
+        let mut backoff = Backoff::new();
+        loop {
+            let version = cachelet.version.load(Acquire);
+            if version & 1 == 0 {
+                let protection = Protection {
+                    number: cachelet.number.load(Relaxed),
+                    generation: cachelet.generation.load(Relaxed),
+                    mode: cachelet.mode.load(Relaxed),
+                    uid: cachelet.uid.load(Relaxed),
+                    gid: cachelet.gid.load(Relaxed),
+                    flags: FileFlags::of_property(cachelet.flags.load(Relaxed)),
+                };
+                fence(Acquire);
+                if cachelet.version.load(Relaxed) == version {
+                    return Ok(protection);
+                }
+            }
+            backoff.pause(self)?;
+        }
+    }
 }

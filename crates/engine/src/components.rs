@@ -1,10 +1,46 @@
-//! The components of a thread and of a file system: views of it, each with the methods of one task.
-//! A call such as `thread.allocator().allocate_blocks(…)` names the component in which to read on.
-//! They cost nothing: a component is the reference to its thread or file system.
+//! The components of a thread and of a file system, each with the methods of one task. A call such
+//! as `thread.allocator().allocate_blocks(…)` names the component in which to read on. A component
+//! is one reference, so it costs nothing:
+//!
+//! - to the owner of the thread's slot, which reaches the DRAM region and other such components,
+//!   but no call on files and directories;
+//! - to the thread, for tasks that make such calls;
+//! - to the file system.
 
 use crate::fs::{Fs, Thread};
+use crate::slot_owner::SlotOwner;
 use core::ops::Deref;
 use pmem::{Direct, Memory};
+
+macro_rules! of_slot_owner {
+    ($($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
+        $(
+            $(#[$doc])*
+            pub struct $component<'t, 'f, M: Memory = Direct> {
+                pub(crate) owner: &'t SlotOwner<'f, M>,
+            }
+
+            impl<M: Memory> Clone for $component<'_, '_, M> {
+                #[inline(always)]
+                fn clone(&self) -> Self {
+                    *self
+                }
+            }
+
+            impl<M: Memory> Copy for $component<'_, '_, M> {}
+        )*
+
+        impl<'f, M: Memory> SlotOwner<'f, M> {
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                pub fn $accessor(&self) -> $component<'_, 'f, M> {
+                    $component { owner: self }
+                }
+            )*
+        }
+    };
+}
 
 macro_rules! of_thread {
     ($($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
@@ -80,7 +116,7 @@ macro_rules! of_file_system {
     };
 }
 
-of_thread! {
+of_slot_owner! {
     /// Takes inodes, dentry lines, blocks and cachelets from the thread's shard or, if that has
     /// none, from what all threads share, and gives them back. See `alloc`.
     Allocator allocator
@@ -88,14 +124,16 @@ of_thread! {
     /// Retires what was removed, and frees it once no thread can see it. See `recycle`.
     Recycler recycler
 
-    /// Recovers the slot of a dead thread, which this thread has taken over. See `reap`.
-    Reaper reaper
-
     /// Holds names in the global index and changes them. See `mindex`.
     NameIndex names
 
     /// Registers watches and reports events to them. See `watch`.
     Watches watches
+}
+
+of_thread! {
+    /// Recovers the slot of a dead thread, which this thread has taken over. See `reap`.
+    Reaper reaper
 
     /// Compacts the logs of directories, and evicts the names of unused ones. See
     /// `directory::compact` and `directory::evict`.

@@ -10,7 +10,8 @@
 
 use crate::dram::Owner;
 use crate::error::Result;
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
+use crate::slot_owner::SlotOwner;
 use crate::step::dead;
 use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -33,7 +34,7 @@ const REPORT_SLEEPS: u32 = 5000;
 
 /// While it lives, nothing that the thread can reach is reused.
 pub(crate) struct Pin<'t, 'f, M: Memory> {
-    thread: &'t Thread<'f, M>,
+    owner: &'t SlotOwner<'f, M>,
 }
 
 impl<M: Memory> Drop for Pin<'_, '_, M> {
@@ -42,7 +43,7 @@ impl<M: Memory> Drop for Pin<'_, '_, M> {
         if dead() {
             return;
         }
-        let slot = self.thread.slot;
+        let slot = self.owner.slot;
         let pins = slot.pins.load(Relaxed) - 1;
         slot.pins.store(pins, Relaxed);
         if pins == 0 {
@@ -87,7 +88,7 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> SlotOwner<'f, M> {
     /// Pins the thread; nests.
     #[inline]
     pub(crate) fn pin(&self) -> Pin<'_, 'f, M> {
@@ -102,7 +103,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             compiler_fence(SeqCst);
         }
         self.slot.pins.store(pins + 1, Relaxed);
-        Pin { thread: self }
+        Pin { owner: self }
     }
 
     /// Whether the thread is pinned.

@@ -1,16 +1,16 @@
-//! A process's view of a file system ([`Fs`]) and a thread's state in it ([`Thread`]).
+//! A process's view of a file system ([`Fs`]) and a thread in it ([`Thread`]).
 
 use crate::ablation_options::Ablation;
-use crate::alloc::{BlockRun, owned_by_slot};
-use crate::dram::{Cachelet, Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
+use crate::alloc::BlockRun;
+use crate::dram::{Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{INODE_BYTES, INODES_PER_SEGMENT, Inode, Segment, Superblock, listed_inode_offset};
 use crate::liveness::Liveness;
 use crate::platform::Platform;
 use crate::size::Areas;
+use crate::slot_owner::SlotOwner;
 use crate::step::{dead, step};
-use core::cell::Cell;
-use core::ops::Range;
+use core::ops::{Deref, Range};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Direct, Memory, Pm, Region};
 
@@ -27,10 +27,10 @@ pub struct Fs<M: Memory = Direct> {
     /// Nothing is written to the image, because a process that may only read built the DRAM region.
     /// A reader in a region that writers use takes part in their internal writes.
     pub(crate) untouched: bool,
-    /// Blocks that are left to root: see [`Thread::set_leaves_reserve`].
+    /// Blocks that are left to root: see [`SlotOwner::set_leaves_reserve`].
     pub(crate) reserved_blocks: u64,
     /// Blocks that are left to changes which take no space for long: see
-    /// [`Thread::leaving_spare`].
+    /// [`SlotOwner::leaving_spare`].
     pub(crate) spare_blocks: u64,
     /// The parts that the lab has removed.
     pub(crate) ablation: Ablation,
@@ -53,18 +53,16 @@ pub struct Node {
 /// A thread inside the file system. It owns a slot of the DRAM region until it is dropped. It may
 /// move between threads of the process, but only one of them uses it at a time.
 pub struct Thread<'f, M: Memory = Direct> {
-    pub(crate) fs: &'f Fs<M>,
-    pub(crate) index: u32,
-    pub(crate) slot: &'f ThreadSlot,
-    /// The owner word for blocks that the thread allocates; zero: this slot. The cell also keeps
-    /// the type from being `Sync`, because a slot has one writer.
-    block_owner: Cell<u64>,
-    /// Whether the thread acts for a user that may not take the last blocks.
-    leaves_reserve: Cell<bool>,
-    /// Whether the thread makes a change that may take space for long.
-    leaves_spare: Cell<bool>,
-    /// See [`Thread::act_for`].
-    requester: Cell<u32>,
+    owner: SlotOwner<'f, M>,
+}
+
+impl<'f, M: Memory> Deref for Thread<'f, M> {
+    type Target = SlotOwner<'f, M>;
+
+    #[inline(always)]
+    fn deref(&self) -> &SlotOwner<'f, M> {
+        &self.owner
+    }
 }
 
 impl<M: Memory> Fs<M> {
@@ -258,15 +256,7 @@ impl<M: Memory> Fs<M> {
 
     /// The calling thread as owner of slot `index`.
     pub(crate) fn as_thread(&self, index: u32) -> Result<Thread<'_, M>> {
-        Ok(Thread {
-            fs: self,
-            index,
-            slot: self.dram.slot(index)?,
-            block_owner: Cell::new(0),
-            leaves_reserve: Cell::new(false),
-            leaves_spare: Cell::new(false),
-            requester: Cell::new(0),
-        })
+        Ok(Thread { owner: SlotOwner::new(self, index)? })
     }
 
     /// The owner of a slot, if any.
@@ -334,83 +324,6 @@ fn provide_huge<R: Memory>(platform: &dyn Platform, region: &Region<R>, range: R
     region.address(range.start, length).is_ok_and(|address| {
         (address as u64).is_multiple_of(HUGE_PAGE_BYTES) && platform.provide_huge(address, length as usize)
     })
-}
-
-impl<'f, M: Memory> Thread<'f, M> {
-    /// The file system.
-    pub fn fs(&self) -> &'f Fs<M> {
-        self.fs
-    }
-
-    /// The index of this thread's slot: unique among the threads inside.
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// This thread's slot as it stands in lock words: index + 1.
-    pub(crate) fn ticket(&self) -> u32 {
-        self.index + 1
-    }
-
-    /// Whether the thread acts for a user that leaves the blocks that are reserved for root. At
-    /// first it does not: the engine's own work needs them.
-    #[inline(always)]
-    pub fn set_leaves_reserve(&self, leaves: impl FnOnce() -> bool) {
-        if self.fs.reserved_blocks != 0 {
-            self.leaves_reserve.set(leaves());
-        }
-    }
-
-    #[inline]
-    pub(crate) fn leaves_reserve(&self) -> bool {
-        self.leaves_reserve.get()
-    }
-
-    /// Runs a change that may take space for long: it leaves the spare blocks. At first a thread
-    /// does not, and so a full image can be cleared up.
-    pub(crate) fn leaving_spare<R>(&self, change: impl FnOnce() -> R) -> R {
-        let before = self.leaves_spare.replace(true);
-        let result = change();
-        self.leaves_spare.set(before);
-        result
-    }
-
-    /// The spare blocks that the thread must leave.
-    #[inline]
-    pub(crate) fn spare_left(&self) -> u64 {
-        if self.leaves_spare.get() { self.fs.spare_blocks } else { 0 }
-    }
-
-    /// The thread acts for a thread of another process with this number, which events name as the
-    /// one that makes a change. Zero: for itself.
-    pub fn act_for(&self, requester: u32) {
-        self.requester.set(requester);
-    }
-
-    pub(crate) fn requester(&self) -> u32 {
-        self.requester.get()
-    }
-
-    /// The owner word for blocks that are allocated now.
-    pub(crate) fn block_owner(&self) -> u64 {
-        match self.block_owner.get() {
-            0 => owned_by_slot(self.ticket()),
-            owner => owner,
-        }
-    }
-
-    /// Runs `work`, which allocates blocks for `owner`.
-    pub(crate) fn as_owner<R>(&self, owner: u64, work: impl FnOnce() -> R) -> R {
-        let before = self.block_owner.replace(owner);
-        let result = work();
-        self.block_owner.set(before);
-        result
-    }
-
-    /// The cachelet of a node.
-    pub(crate) fn cachelet(&self, node: Node) -> Result<&'f Cachelet> {
-        self.fs.dram.cachelet(node.cachelet)
-    }
 }
 
 impl<M: Memory> Drop for Thread<'_, M> {

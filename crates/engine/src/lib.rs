@@ -51,6 +51,7 @@ mod redo;
 #[cfg(test)]
 mod schedule_tests;
 mod size;
+mod slot_owner;
 mod spill;
 pub mod statistics;
 mod step;
@@ -84,3 +85,4 @@ pub use fs::{Fs, Node, Thread};
 pub use liveness::Liveness;
 pub use lock::CommitGuard;
 pub use platform::Platform;
+pub use slot_owner::SlotOwner;

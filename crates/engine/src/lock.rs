@@ -18,6 +18,7 @@ use crate::dram::{Bucket, Cachelet, DramHeader, Group, Owner, SlabState};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
 use crate::platform::Platform;
+use crate::slot_owner::SlotOwner;
 use crate::step::{dead, step};
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -145,16 +146,7 @@ pub struct CommitGuard<'f> {
     _held: LockGuard<'f>,
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
-    /// Waits until no other thread, of any process, commits the image to its disk or makes it
-    /// larger. A growth whose thread has died is completed or forgotten.
-    pub fn lock_commits(&self) -> Result<CommitGuard<'f>> {
-        let header = self.fs.header()?;
-        let guard = CommitGuard { _held: self.lock(&header.commit_lock, &header.commit_waiters)? };
-        self.settle_growth()?;
-        Ok(guard)
-    }
-
+impl<'f, M: Memory> SlotOwner<'f, M> {
     /// Takes a lock: spins briefly, then sleeps.
     #[inline]
     pub(crate) fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
@@ -310,16 +302,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         word.load(Relaxed) == self.ticket() && self.slot.held.iter().any(|record| record.load(Relaxed) == offset)
     }
 
-    /// For the reaper of this slot: releases all locks and names that its owner held. What they
-    /// protect is consistent.
-    pub(crate) fn release_all(&self) {
-        for record in &self.slot.held {
-            if !self.reaper().release_name(record) {
-                self.release_one(record);
-            }
-        }
-    }
-
     /// For the reaper of this slot: releases the lock that `record` names, if its owner held it.
     pub(crate) fn release_one(&self, record: &AtomicU64) {
         let offset = record.load(Relaxed);
@@ -333,6 +315,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         step();
         record.store(0, Release);
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Waits until no other thread, of any process, commits the image to its disk or makes it
+    /// larger. A growth whose thread has died is completed or forgotten.
+    pub fn lock_commits(&self) -> Result<CommitGuard<'f>> {
+        let header = self.fs.header()?;
+        let guard = CommitGuard { _held: self.lock(&header.commit_lock, &header.commit_waiters)? };
+        self.allocator().settle_growth()?;
+        Ok(guard)
+    }
+
+    /// For the reaper of this slot: releases all locks and names that its owner held. What they
+    /// protect is consistent.
+    pub(crate) fn release_all(&self) {
+        for record in &self.slot.held {
+            if !self.reaper().release_name(record) {
+                self.release_one(record);
+            }
+        }
     }
 }
 

@@ -397,7 +397,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
             if next == 0 {
                 return Ok(&self.extend_chain(bucket)?.entries[0]);
             }
-            bucket = self.fs.dram.overflow(next)?;
+            bucket = self.owner.fs.dram.overflow(next)?;
         }
         Err(Error::Busy)
     }
@@ -405,14 +405,14 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Makes the entry of a dentry lead to a cachelet, unless another thread changes the bucket or
     /// holds the name; then a later lookup does so.
     pub(crate) fn refine_entry(self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
-        if !self.fs.uses_targets() {
+        if !self.owner.fs.uses_targets() {
             return Ok(());
         }
-        let header = self.fs.header()?;
-        let index = self.fs.bucket_of(hash, header);
-        let main = self.fs.dram.bucket(index)?;
+        let header = self.owner.fs.header()?;
+        let index = self.owner.fs.bucket_of(hash, header);
+        let main = self.owner.fs.dram.bucket(index)?;
         let Some(_locked) = self.try_lock_bucket(main, hash)? else { return Ok(()) };
-        if !self.fs.is_still_bucket(hash, header, index) {
+        if !self.owner.fs.is_still_bucket(hash, header, index) {
             return Ok(());
         }
         let key = dentry_offset >> 6 | hash.key_bits();
@@ -426,19 +426,19 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
 
     /// Counts names made (or removed) by this thread; `flush_name_count` reports them.
     fn count_names(self, change: i64) {
-        let delta = (self.slot.names_delta.load(Relaxed) as i64).wrapping_add(change);
-        self.slot.names_delta.store(delta as u64, Relaxed);
+        let delta = (self.owner.slot.names_delta.load(Relaxed) as i64).wrapping_add(change);
+        self.owner.slot.names_delta.store(delta as u64, Relaxed);
     }
 
     /// Reports the names gathered by `count_names` and grows the table as needed. Holds no bucket,
     /// so that a split can.
     pub(crate) fn flush_name_count(self) -> Result<()> {
-        let delta = self.slot.names_delta.load(Relaxed) as i64;
+        let delta = self.owner.slot.names_delta.load(Relaxed) as i64;
         if delta.abs() < REPORT_NAMES {
             return Ok(());
         }
-        self.slot.names_delta.store(0, Relaxed);
-        let header = self.fs.header()?;
+        self.owner.slot.names_delta.store(0, Relaxed);
+        let header = self.owner.fs.header()?;
         let names = header.names.fetch_add(delta as u64, AcqRel).wrapping_add(delta as u64);
         self.grow(names)
     }

@@ -127,21 +127,21 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// Queues an object for recycling; never fails and recycles nothing (see `make_room` and
     /// `recycle_some`). The caller has been pinned since before it made the object unreachable.
     pub(crate) fn retire(self, kind: RetiredKind, a: u64, b: u64) {
-        let end = self.slot.retired_end.load(Relaxed);
-        if end - self.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
+        let end = self.owner.slot.retired_end.load(Relaxed);
+        if end - self.owner.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
             debug_assert!(false, "retired more than there is room for: make_room was not called");
             self.mark_unclean();
             return;
         }
-        let record = &self.slot.retired[end as usize % RETIRED_MAX];
+        let record = &self.owner.slot.retired[end as usize % RETIRED_MAX];
         record.kind.store(kind as u64 | self.retirement_epoch() << 8, Relaxed);
         record.a.store(a, Relaxed);
         record.b.store(b, Relaxed);
-        let blocks = self.slot.retired_blocks.load(Relaxed).saturating_add(self.weight(kind, b));
-        self.slot.retired_blocks.store(blocks, Relaxed);
+        let blocks = self.owner.slot.retired_blocks.load(Relaxed).saturating_add(self.weight(kind, b));
+        self.owner.slot.retired_blocks.store(blocks, Relaxed);
         step();
-        self.slot.retired_end.store(end + 1, Release);
-        if kind == RetiredKind::Inode && self.fs.is_watched() {
+        self.owner.slot.retired_end.store(end + 1, Release);
+        if kind == RetiredKind::Inode && self.owner.fs.is_watched() {
             self.notify_end(a, b);
         }
     }
@@ -150,12 +150,17 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// name was removed.
     #[cold]
     fn notify_end(self, number: u64, cachelet: u64) {
-        self.watches().end_watches(number);
-        if self.fs.has_marks()
-            && let Ok(file) = self.fs.dram().cachelet(cachelet as u32).and_then(|cachelet| self.protection_of(cachelet))
+        self.owner.watches().end_watches(number);
+        if self.owner.fs.has_marks()
+            && let Ok(file) = self
+                .owner
+                .fs
+                .dram()
+                .cachelet(cachelet as u32)
+                .and_then(|cachelet| self.owner.fs.protection_of(cachelet))
             && file.kind() != Some(FileKind::Directory)
         {
-            self.watches().end_marks(FileId { number, generation: file.generation }, false);
+            self.owner.watches().end_marks(FileId { number, generation: file.generation }, false);
         }
     }
 
@@ -164,17 +169,17 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// until the next scan.
     #[cold]
     pub(crate) fn retire_together(self, kind: RetiredKind, (a, b): (u64, u64), with: WordChange<'_>) -> Result<()> {
-        let end = self.slot.retired_end.load(Relaxed);
-        if end - self.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
-            self.change_together([with]);
+        let end = self.owner.slot.retired_end.load(Relaxed);
+        if end - self.owner.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
+            self.owner.change_together([with]);
             self.mark_unclean();
             return Ok(());
         }
-        let record = &self.slot.retired[end as usize % RETIRED_MAX];
+        let record = &self.owner.slot.retired[end as usize % RETIRED_MAX];
         record.kind.store(kind as u64 | self.retirement_epoch() << 8, Relaxed);
         record.a.store(a, Relaxed);
         record.b.store(b, Relaxed);
-        self.change_together([WordChange::Wide(&self.slot.retired_end, end + 1), with]);
+        self.owner.change_together([WordChange::Wide(&self.owner.slot.retired_end, end + 1), with]);
         Ok(())
     }
 
@@ -182,18 +187,18 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// (Inside another operation it does nothing: that one has made room.)
     #[inline]
     pub(crate) fn make_room(self) -> Result<()> {
-        if self.queued() <= RETIRED_MAX as u64 - ROOM || self.pinned() { Ok(()) } else { self.make_room_slowly() }
+        if self.queued() <= RETIRED_MAX as u64 - ROOM || self.owner.pinned() { Ok(()) } else { self.make_room_slowly() }
     }
 
     /// Recycles a batch if one has gathered, or if much space waits. Called at the end of an
     /// operation that retires, not pinned. (Inside another operation it does nothing.)
     #[inline]
     pub(crate) fn recycle_some(self) {
-        let worth_it = self.has_gathered() || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
-        let worth_it = worth_it && !self.fs.is_as_printed();
+        let worth_it = self.has_gathered() || self.owner.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
+        let worth_it = worth_it && !self.owner.fs.is_as_printed();
         // An error means that the region does not fit its layout; the next operation reports that,
         // too.
-        if worth_it && !self.pinned() && self.recycle(BATCH).is_err() {
+        if worth_it && !self.owner.pinned() && self.recycle(BATCH).is_err() {
             self.mark_unclean();
         }
     }
@@ -207,13 +212,13 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     }
 
     fn has_many_threads(self) -> bool {
-        self.fs.header().is_ok_and(|header| header.slots_high.load(Relaxed) > SLOTS_FEW)
+        self.owner.fs.header().is_ok_and(|header| header.slots_high.load(Relaxed) > SLOTS_FEW)
     }
 
     /// Recycles at most `limit` objects whose grace period is over; returns their number. Must not
     /// be called pinned.
     pub fn recycle(self, limit: usize) -> Result<usize> {
-        debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
+        debug_assert!(!self.owner.pinned(), "a pinned thread would wait for itself");
         let mut done = 0;
         while done < limit {
             let batch = self.recycle_batch((limit - done).min(BATCH))?;
@@ -229,16 +234,16 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// far as grace periods end, and takes back what those hold. Returns whether a retry is
     /// worthwhile. Must not be called pinned.
     pub(crate) fn reclaim_space(self) -> Result<bool> {
-        let before = (self.fs.block_map().blocks_free()?, self.fs.header()?.inodes_used());
-        self.fs.reap_dead_threads()?;
+        let before = (self.owner.fs.block_map().blocks_free()?, self.owner.fs.header()?.inodes_used());
+        self.owner.fs.reap_dead_threads()?;
         let mut recycled = self.drain_for_space()?;
-        self.allocator().give_back_lines()?;
+        self.owner.allocator().give_back_lines()?;
         self.for_idle_shards(|idle| {
             recycled += idle.recycler().drain_for_space()?;
             idle.allocator().give_back_lines()?;
             idle.allocator().give_back_inodes()
         })?;
-        let after = (self.fs.block_map().blocks_free()?, self.fs.header()?.inodes_used());
+        let after = (self.owner.fs.block_map().blocks_free()?, self.owner.fs.header()?.inodes_used());
         Ok(recycled > 0 || after.0 > before.0 || after.1 < before.1)
     }
 
@@ -248,7 +253,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         let mut done = 0;
         // Terminates: this thread adds only what a lock of another thread keeps from being freed,
         // and that until the lock is released.
-        while self.queued() > 0 || self.slot.spilled.load(Relaxed) != 0 {
+        while self.queued() > 0 || self.owner.slot.spilled.load(Relaxed) != 0 {
             done += self.recycle_or_wait()?;
         }
         Ok(done)
@@ -257,15 +262,15 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// [`Recycler::drain`], but leaves what a pinned thread that makes no progress may still see.
     pub(crate) fn drain_for_space(self) -> Result<usize> {
         let mut done = 0;
-        let mut end = self.slot.retired_end.load(Relaxed);
+        let mut end = self.owner.slot.retired_end.load(Relaxed);
         // Records that a stopped thread keeps from being freed return to the end of the queue.
-        while self.slot.retired_first.load(Relaxed) < end || self.slot.spilled.load(Relaxed) != 0 {
-            let spilled = self.slot.spilled.load(Relaxed);
+        while self.owner.slot.retired_first.load(Relaxed) < end || self.owner.slot.spilled.load(Relaxed) != 0 {
+            let spilled = self.owner.slot.spilled.load(Relaxed);
             let batch = self.recycle_batch(BATCH)?;
             done += batch;
-            if self.slot.spilled.load(Relaxed) != spilled {
-                end = self.slot.retired_end.load(Relaxed);
-            } else if batch == 0 && !self.wait_long_for_epoch(self.expiry_of_first())? {
+            if self.owner.slot.spilled.load(Relaxed) != spilled {
+                end = self.owner.slot.retired_end.load(Relaxed);
+            } else if batch == 0 && !self.owner.wait_long_for_epoch(self.expiry_of_first())? {
                 break;
             }
         }
@@ -274,9 +279,9 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// Calls `visit` as the owner of every slot that was used and has no thread now.
     pub(crate) fn for_idle_shards(self, mut visit: impl FnMut(&Thread<'f, M>) -> Result<()>) -> Result<()> {
-        let high = self.fs.header()?.slots_high.load(core::sync::atomic::Ordering::Acquire);
+        let high = self.owner.fs.header()?.slots_high.load(core::sync::atomic::Ordering::Acquire);
         for index in 0..high as u32 {
-            if let Some(idle) = self.fs.enter_slot(index)? {
+            if let Some(idle) = self.owner.fs.enter_slot(index)? {
                 visit(&idle)?;
             }
         }
@@ -286,7 +291,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// Marks the image unclean: something stays allocated until the next scan, which this forces.
     #[cold]
     pub(crate) fn mark_unclean(self) {
-        if let Ok(header) = self.fs.header() {
+        if let Ok(header) = self.owner.fs.header() {
             header.unclean_marks.fetch_add(1, AcqRel);
         }
     }
@@ -300,8 +305,12 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     fn weight(self, kind: RetiredKind, b: u64) -> u32 {
         let blocks = match kind {
             RetiredKind::Inode => {
-                let size =
-                    self.fs.dram.cachelet(b as u32).map_or(0, |cachelet| cachelet.as_file().size_bytes().load(Relaxed));
+                let size = self
+                    .owner
+                    .fs
+                    .dram
+                    .cachelet(b as u32)
+                    .map_or(0, |cachelet| cachelet.as_file().size_bytes().load(Relaxed));
                 size / BLOCK_BYTES
             }
             RetiredKind::Blocks => b,
@@ -316,15 +325,15 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     }
 
     fn queued(self) -> u64 {
-        self.slot.retired_end.load(Relaxed) - self.slot.retired_first.load(Relaxed)
+        self.owner.slot.retired_end.load(Relaxed) - self.owner.slot.retired_first.load(Relaxed)
     }
 
     /// The epoch to wait from: that of the pin under which the object became unreachable.
     fn retirement_epoch(self) -> u64 {
-        match self.slot.pinned.load(Relaxed) {
+        match self.owner.slot.pinned.load(Relaxed) {
             0 => {
                 fence(SeqCst);
-                self.fs.header().map_or(0, |header| header.global_epoch.load(SeqCst))
+                self.owner.fs.header().map_or(0, |header| header.global_epoch.load(SeqCst))
             }
             pinned => pinned,
         }
@@ -333,19 +342,19 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     #[cold]
     fn make_room_slowly(self) -> Result<()> {
         // Nothing is written to an image that is only read.
-        let may_spill = !self.fs.untouched && !self.fs.read_only;
+        let may_spill = !self.owner.fs.untouched && !self.owner.fs.read_only;
         // Records that a stopped thread keeps from being freed return to the end of the queue.
-        let end = self.slot.retired_end.load(Relaxed);
+        let end = self.owner.slot.retired_end.load(Relaxed);
         while self.queued() > RETIRED_MAX as u64 / 2 {
-            if self.slot.retired_first.load(Relaxed) < end && self.recycle_batch(BATCH)? != 0 {
+            if self.owner.slot.retired_first.load(Relaxed) < end && self.recycle_batch(BATCH)? != 0 {
                 continue;
             }
             match may_spill {
-                false => self.wait_for_epoch(self.expiry_of_first())?,
-                true if self.wait_briefly_for_epoch(self.expiry_of_first())? => {}
+                false => self.owner.wait_for_epoch(self.expiry_of_first())?,
+                true if self.owner.wait_briefly_for_epoch(self.expiry_of_first())? => {}
                 true => match self.spill_records() {
                     // No block is left: waiting is better than failing.
-                    Err(Error::NoSpace) if self.wait_long_for_epoch(self.expiry_of_first())? => {}
+                    Err(Error::NoSpace) if self.owner.wait_long_for_epoch(self.expiry_of_first())? => {}
                     spilled => spilled?,
                 },
             }
@@ -355,15 +364,15 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// The global epoch from which on the oldest record may be recycled.
     fn expiry_of_first(self) -> u64 {
-        let first = self.slot.retired_first.load(Relaxed) as usize % RETIRED_MAX;
-        (self.slot.retired[first].kind.load(Relaxed) >> 8) + GRACE_PERIOD_EPOCHS
+        let first = self.owner.slot.retired_first.load(Relaxed) as usize % RETIRED_MAX;
+        (self.owner.slot.retired[first].kind.load(Relaxed) >> 8) + GRACE_PERIOD_EPOCHS
     }
 
     /// Recycles a batch; if no record is ripe, waits until the oldest one is.
     fn recycle_or_wait(self) -> Result<usize> {
         let done = self.recycle_batch(BATCH)?;
         if done == 0 && self.queued() > 0 {
-            self.wait_for_epoch(self.expiry_of_first())?;
+            self.owner.wait_for_epoch(self.expiry_of_first())?;
         }
         Ok(done)
     }
@@ -371,7 +380,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// Recycles up to `limit` ripe records from the head of the queue under one fence; returns
     /// their number.
     fn recycle_batch(self, limit: usize) -> Result<usize> {
-        if self.slot.spilled.load(Relaxed) != 0 {
+        if self.owner.slot.spilled.load(Relaxed) != 0 {
             self.return_expired()?;
         }
         let mut batch = [NO_RETIRED_ITEM; BATCH];
@@ -380,15 +389,15 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         if count == 0 {
             return Ok(0);
         }
-        self.slot.recycled.store(0, Relaxed);
-        self.slot.recycling_marked.store(0, Relaxed);
-        self.slot.recycling_recorded.store(0, Relaxed);
+        self.owner.slot.recycled.store(0, Relaxed);
+        self.owner.slot.recycling_marked.store(0, Relaxed);
+        self.owner.slot.recycling_recorded.store(0, Relaxed);
         step();
-        self.slot.recycling.store(count as u64, Release);
+        self.owner.slot.recycling.store(count as u64, Release);
         step();
         self.recycle_items(batch)?;
         self.end_batch(count as u64);
-        self.allocator().trim_cachelets()?;
+        self.owner.allocator().trim_cachelets()?;
         Ok(count)
     }
 
@@ -396,7 +405,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     fn return_expired(self) -> Result<()> {
         let mut now = 0;
         for _ in 0..GRACE_PERIOD_EPOCHS {
-            now = self.fs.advance_epoch(false)?;
+            now = self.owner.fs.advance_epoch(false)?;
         }
         // With nothing else in the queue there is nothing to wait by: the records wait there.
         let wanted = self.queued() == 0;
@@ -404,13 +413,13 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     }
 
     fn recycle_items(self, batch: &mut [RetiredItem]) -> Result<()> {
-        let pm = &self.fs.pm;
+        let pm = &self.owner.fs.pm;
         let named = |item: &RetiredItem| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Log);
         let journal = batch.iter().any(named);
         let mut flushed = match journal {
             // The grace period is over, so every rename that named one of these dentries, or a slot
             // in one of these pages, is finished.
-            true => self.clear_journal()?,
+            true => self.owner.fs.clear_journal()?,
             false => Flushed::nothing(),
         };
         let mut erased = 0;
@@ -439,25 +448,25 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     }
 
     fn end_batch(self, count: u64) {
-        let first = self.slot.retired_first.load(Relaxed) + count;
-        self.change_together([
-            WordChange::Wide(&self.slot.retired_first, first),
-            WordChange::Wide(&self.slot.recycling, 0),
+        let first = self.owner.slot.retired_first.load(Relaxed) + count;
+        self.owner.change_together([
+            WordChange::Wide(&self.owner.slot.retired_first, first),
+            WordChange::Wide(&self.owner.slot.recycling, 0),
         ]);
         if self.queued() == 0 {
-            self.slot.retired_blocks.store(0, Relaxed);
+            self.owner.slot.retired_blocks.store(0, Relaxed);
         }
     }
 
     /// As the reaper of this slot: completes the batch of its owner. Blocks that the owner had not
     /// freed belong to the slot, or to erased inodes, and are found by their owner words.
     pub(crate) fn finish_batch(self) -> Result<()> {
-        let count = self.slot.recycling.load(Relaxed).min(BATCH as u64);
+        let count = self.owner.slot.recycling.load(Relaxed).min(BATCH as u64);
         if count == 0 {
             return Ok(());
         }
-        let done = self.slot.recycled.load(Relaxed);
-        let first = self.slot.retired_first.load(Relaxed);
+        let done = self.owner.slot.recycled.load(Relaxed);
+        let first = self.owner.slot.retired_first.load(Relaxed);
         let mut batch = [NO_RETIRED_ITEM; BATCH];
         let mut left = 0;
         for index in (0..count).filter(|index| done & 1 << index == 0) {
@@ -474,7 +483,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// Record `index` of the batch at the head of the queue.
     fn item(self, first: u64, index: u64) -> RetiredItem {
-        let record = &self.slot.retired[(first + index) as usize % RETIRED_MAX];
+        let record = &self.owner.slot.retired[(first + index) as usize % RETIRED_MAX];
         let kind = kind_of(record.kind.load(Relaxed));
         RetiredItem {
             index: index as usize,
@@ -487,12 +496,12 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// The change that marks records of the batch as freed.
     fn done(self, records: u64) -> WordChange<'f> {
-        WordChange::Wide(&self.slot.recycled, self.slot.recycled.load(Relaxed) | records)
+        WordChange::Wide(&self.owner.slot.recycled, self.owner.slot.recycled.load(Relaxed) | records)
     }
 
     /// As the reaper of this slot: whether an object waits in its queue or its spill pages.
     pub(crate) fn is_queued(self, kind: RetiredKind, a: u64) -> bool {
-        let first = self.slot.retired_first.load(Relaxed);
+        let first = self.owner.slot.retired_first.load(Relaxed);
         let mut found = (0..self.queued().min(RETIRED_MAX as u64))
             .map(|index| self.item(first, index))
             .any(|item| item.kind == kind && item.a == a);
@@ -507,12 +516,12 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// As the reaper of this slot: marks the blocks that wait in its queue and its spill pages, and
     /// those of the pages, so that a sweep spares them.
     pub(crate) fn mark_queued(self, owner: u64) -> Result<()> {
-        let first = self.slot.retired_first.load(Relaxed);
+        let first = self.owner.slot.retired_first.load(Relaxed);
         for item in (0..self.queued().min(RETIRED_MAX as u64)).map(|index| self.item(first, index)) {
             self.mark_retired(item.kind, (item.a, item.b), owner)?;
         }
         self.for_spilled(|page, records| {
-            self.fs.block_map().mark_reached(page, owner)?;
+            self.owner.fs.block_map().mark_reached(page, owner)?;
             records
                 .iter()
                 .try_for_each(|[kind, a, b]| self.mark_retired(kind_of(kind.load()), (a.load(), b.load()), owner))
@@ -521,11 +530,11 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     fn mark_retired(self, kind: RetiredKind, (a, b): (u64, u64), owner: u64) -> Result<()> {
         match kind {
-            RetiredKind::Blocks => self.fs.block_map().mark_reached(BlockRun { first: a, count: b }, owner),
-            RetiredKind::Body => {
-                crate::file::mark_body(self.fs, a, &mut |blocks| self.fs.block_map().mark_body_reached(blocks, owner))
-            }
-            RetiredKind::Log => self.for_old_pages(a, b, |_, run| self.fs.block_map().mark_reached(run, owner)),
+            RetiredKind::Blocks => self.owner.fs.block_map().mark_reached(BlockRun { first: a, count: b }, owner),
+            RetiredKind::Body => crate::file::mark_body(self.owner.fs, a, &mut |blocks| {
+                self.owner.fs.block_map().mark_body_reached(blocks, owner)
+            }),
+            RetiredKind::Log => self.for_old_pages(a, b, |_, run| self.owner.fs.block_map().mark_reached(run, owner)),
             RetiredKind::Inode
             | RetiredKind::Cachelet
             | RetiredKind::Dentry
@@ -536,20 +545,20 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// Collects the records at the head of the queue whose grace period is over.
     fn collect_expired(self, into: &mut [RetiredItem]) -> Result<usize> {
-        let first = self.slot.retired_first.load(Relaxed);
+        let first = self.owner.slot.retired_first.load(Relaxed);
         let queued = self.queued().min(into.len() as u64);
         if queued == 0 {
             return Ok(0);
         }
         let expiry = |place: u64| {
-            let record = &self.slot.retired[place as usize % RETIRED_MAX];
+            let record = &self.owner.slot.retired[place as usize % RETIRED_MAX];
             (record.kind.load(Relaxed) >> 8) + GRACE_PERIOD_EPOCHS
         };
-        let mut now = self.fs.header()?.global_epoch.load(Acquire);
+        let mut now = self.owner.fs.header()?.global_epoch.load(Acquire);
         // An attempt reads a line of each thread, and an advance takes one from each.
         if now < expiry(first + queued - 1) {
             for _ in 0..=GRACE_PERIOD_EPOCHS {
-                now = self.fs.advance_epoch(false)?;
+                now = self.owner.fs.advance_epoch(false)?;
                 if now >= expiry(first) {
                     break;
                 }
@@ -582,22 +591,22 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// The cachelet of a dead inode keeps its last content, which has most of what is needed.
     fn erase_retired_inode(self, item: &mut RetiredItem) -> Result<(u64, Flushed)> {
-        let cachelet = self.fs.dram.cachelet(item.b as u32)?;
-        let has_body = matches!(self.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
+        let cachelet = self.owner.fs.dram.cachelet(item.b as u32)?;
+        let has_body = matches!(self.owner.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
             && cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0;
         item.root = if has_body { cachelet.as_file().root().load(Relaxed) } else { 0 };
         item.erased = 1;
         if cachelet.dirty.load(Relaxed) & PLAIN != 0 {
             return Ok((0, Flushed::nothing()));
         }
-        if self.fs.kind(cachelet)? == FileKind::Directory {
+        if self.owner.fs.kind(cachelet)? == FileKind::Directory {
             // A thread that died may have counted a name too late. The cachelet's next life is not
             // to inherit that.
-            self.discard_changes(cachelet)?;
+            self.owner.fs.discard_changes(cachelet)?;
         }
-        let inode = self.fs.inode(item.a)?;
-        let noted = &self.slot.recycling_recorded;
-        let [log, xattrs] = &self.slot.recycling_bodies[item.index];
+        let inode = self.owner.fs.inode(item.a)?;
+        let noted = &self.owner.slot.recycling_recorded;
+        let [log, xattrs] = &self.owner.slot.recycling_bodies[item.index];
         if noted.load(Relaxed) & 1 << item.index == 0 {
             log.store(inode.log.load_acquire(), Relaxed);
             xattrs.store(inode.xattrs.load_acquire(), Relaxed);
@@ -610,12 +619,12 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         // fence may be missing.
         Ok(match inode.is_plain() && !item.resumed {
             true => (0, Flushed::nothing()),
-            false => (2, self.fs.erase_inode(inode, inode.free_word())),
+            false => (2, self.owner.fs.erase_inode(inode, inode.free_word())),
         })
     }
 
     fn erase_dentry(self, item: &mut RetiredItem) -> (u64, Flushed) {
-        let pm = &self.fs.pm;
+        let pm = &self.owner.fs.pm;
         let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
         let (known, unmade) = (item.b & (UNPUBLISHED - 1), item.b & UNPUBLISHED != 0);
         item.erased = match dentry.facts() {
@@ -623,11 +632,11 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
             None if !unmade && !item.resumed => 0,
             _ => known,
         };
-        if !self.fs.lines_fit(item.a, item.erased) {
+        if !self.owner.fs.lines_fit(item.a, item.erased) {
             item.erased = 0;
             return (0, Flushed::nothing());
         }
-        let flushed = self.fs.erase_dentry_lines(dentry, item.a, item.erased);
+        let flushed = self.owner.fs.erase_dentry_lines(dentry, item.a, item.erased);
         if !unmade {
             return (item.erased - 1, flushed);
         }
@@ -639,11 +648,11 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// Second phase of a record: frees its object.
     fn free(self, item: &RetiredItem, gathered: &mut GatheredLines) -> Result<()> {
         match item.kind {
-            RetiredKind::Blocks => self.allocator().free_blocks(BlockRun { first: item.a, count: item.b }),
-            RetiredKind::Body => crate::file::free_body(self.0, item.a),
+            RetiredKind::Blocks => self.owner.allocator().free_blocks(BlockRun { first: item.a, count: item.b }),
+            RetiredKind::Body => crate::file::free_body(self.owner, item.a),
             RetiredKind::Log => self.free_old_log(item),
-            RetiredKind::Numbers => self.allocator().free_inodes(item.a, item.b, self.done(1 << item.index)),
-            RetiredKind::Lines => self.allocator().free_line_mask(item.a, item.b, self.done(1 << item.index)),
+            RetiredKind::Numbers => self.owner.allocator().free_inodes(item.a, item.b, self.done(1 << item.index)),
+            RetiredKind::Lines => self.owner.allocator().free_line_mask(item.a, item.b, self.done(1 << item.index)),
             RetiredKind::Cachelet if item.a != 0 => self.relist_cachelet(item, item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
             RetiredKind::Inode if item.is_inode() => self.free_all_but_number(item),
@@ -656,13 +665,17 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// Lists a cachelet, unless that was done before the reaper came.
     fn relist_cachelet(self, item: &RetiredItem, index: u32) -> Result<()> {
-        if item.resumed && self.allocator().is_listed(index)? { Ok(()) } else { self.allocator().list_cachelet(index) }
+        if item.resumed && self.owner.allocator().is_listed(index)? {
+            Ok(())
+        } else {
+            self.owner.allocator().list_cachelet(index)
+        }
     }
 
     /// Frees everything that an inode had. Its number is freed last, because it identifies its
     /// blocks.
     fn free_all_but_number(self, item: &RetiredItem) -> Result<()> {
-        let bodies = self.as_owner(item.a, || self.free_bodies(item));
+        let bodies = self.owner.as_owner(item.a, || self.free_bodies(item));
         if item.b != 0 {
             self.relist_cachelet(item, item.b as u32)?;
         }
@@ -670,7 +683,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     }
 
     fn gather_lines(self, item: &RetiredItem, gathered: &mut GatheredLines) -> Result<()> {
-        if !self.fs.lines_fit(item.a, item.erased) {
+        if !self.owner.fs.lines_fit(item.a, item.erased) {
             return Err(BadOffset { offset: item.a, length: item.erased * LINE_BYTES }.into());
         }
         if gathered.slab != item.a / BLOCK_BYTES {
@@ -684,7 +697,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     fn free_gathered(self, gathered: &mut GatheredLines) -> Result<()> {
         let GatheredLines { slab, lines, line_records } = core::mem::take(gathered);
-        if lines == 0 { Ok(()) } else { self.allocator().free_line_mask(slab, lines, self.done(line_records)) }
+        if lines == 0 { Ok(()) } else { self.owner.allocator().free_line_mask(slab, lines, self.done(line_records)) }
     }
 
     /// Frees the numbers of a batch's inodes, those of one word of the map together.
@@ -698,7 +711,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
                 bits |= 1 << (item.a % 64);
                 records |= 1 << item.index;
             }
-            result = result.and(self.allocator().free_inodes(word, bits, self.done(records)));
+            result = result.and(self.owner.allocator().free_inodes(word, bits, self.done(records)));
         }
         result
     }
@@ -706,19 +719,22 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper
     /// repeats; then they are freed, which a reaper completes by a sweep.
     fn free_bodies(self, item: &RetiredItem) -> Result<()> {
-        if item.resumed && self.slot.recycling_marked.load(Relaxed) & 1 << item.index != 0 {
-            return self.allocator().sweep_blocks(item.a);
+        if item.resumed && self.owner.slot.recycling_marked.load(Relaxed) & 1 << item.index != 0 {
+            return self.owner.allocator().sweep_blocks(item.a);
         }
         if item.root == 0 && item.log == 0 && item.xattrs == 0 {
             return Ok(());
         }
         self.free_log_dentries(item.log, item.a)?;
-        crate::file::mark_body_of(self.0, item.root)?;
-        crate::file::mark_body_of(self.0, item.xattrs)?;
-        self.slot.recycling_marked.store(self.slot.recycling_marked.load(Relaxed) | 1 << item.index, Release);
+        crate::file::mark_body_of(self.owner, item.root)?;
+        crate::file::mark_body_of(self.owner, item.xattrs)?;
+        self.owner
+            .slot
+            .recycling_marked
+            .store(self.owner.slot.recycling_marked.load(Relaxed) | 1 << item.index, Release);
         step();
         for root in [item.xattrs, item.root].into_iter().filter(|root| *root != 0) {
-            crate::file::free_body(self.0, root)?;
+            crate::file::free_body(self.owner, root)?;
         }
         self.free_log(item.log, item.a)
     }

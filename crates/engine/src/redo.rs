@@ -8,7 +8,8 @@
 
 use crate::dram::REDO_MAX;
 use crate::error::Result;
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
+use crate::slot_owner::SlotOwner;
 use crate::step::step;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -27,7 +28,7 @@ pub(crate) enum WordChange<'a> {
 
 const NARROW: u64 = 1;
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> SlotOwner<'_, M> {
     /// Stores all of `changes`, in their order. If this thread dies, its reaper does so.
     pub(crate) fn change_together<const N: usize>(&self, changes: [WordChange<'_>; N]) {
         const { assert!(N <= REDO_MAX) };

@@ -50,20 +50,23 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// batch is being recycled.
     #[cold]
     pub(crate) fn spill_records(self) -> Result<()> {
-        let block = self.as_owner(owned_by_slot(self.ticket()), || self.allocator().allocate_blocks(1))?.first;
-        let pm = &self.fs.pm;
+        let block = self
+            .owner
+            .as_owner(owned_by_slot(self.owner.ticket()), || self.owner.allocator().allocate_blocks(1))?
+            .first;
+        let pm = &self.owner.fs.pm;
         let page = pm.get(Pm::<SpillPage>::new(block * BLOCK_BYTES))?;
-        let first = self.slot.retired_first.load(Relaxed);
+        let first = self.owner.slot.retired_first.load(Relaxed);
         for (index, cells) in (first..).zip(&page.records) {
-            let record = &self.slot.retired[index as usize % RETIRED_MAX];
+            let record = &self.owner.slot.retired[index as usize % RETIRED_MAX];
             for (cell, word) in cells.iter().zip([&record.kind, &record.a, &record.b]) {
                 pm.set64(cell, word.load(Relaxed)).unflushed();
             }
         }
-        pm.set64(&page.next, self.slot.spilled.load(Relaxed)).unflushed();
-        self.change_together([
-            WordChange::Wide(&self.slot.spilled, block * BLOCK_BYTES),
-            WordChange::Wide(&self.slot.retired_first, first + PAGE_RECORDS as u64),
+        pm.set64(&page.next, self.owner.slot.spilled.load(Relaxed)).unflushed();
+        self.owner.change_together([
+            WordChange::Wide(&self.owner.slot.spilled, block * BLOCK_BYTES),
+            WordChange::Wide(&self.owner.slot.retired_first, first + PAGE_RECORDS as u64),
         ]);
         Ok(())
     }
@@ -72,33 +75,33 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// newest record and the queue has room. No batch is being recycled.
     #[cold]
     pub(crate) fn return_spilled(self, is_expired: impl Fn(u64) -> bool) -> Result<()> {
-        let offset = self.slot.spilled.load(Relaxed);
-        let page = self.fs.pm.get(Pm::<SpillPage>::new(offset))?;
-        let (first, end) = (self.slot.retired_first.load(Relaxed), self.slot.retired_end.load(Relaxed));
+        let offset = self.owner.slot.spilled.load(Relaxed);
+        let page = self.owner.fs.pm.get(Pm::<SpillPage>::new(offset))?;
+        let (first, end) = (self.owner.slot.retired_first.load(Relaxed), self.owner.slot.retired_end.load(Relaxed));
         if end - first > RETIRED_MAX as u64 / 4 || !is_expired(page.records[PAGE_RECORDS - 1][0].load()) {
             return Ok(());
         }
         for (index, cells) in (end..).zip(&page.records) {
-            let record = &self.slot.retired[index as usize % RETIRED_MAX];
+            let record = &self.owner.slot.retired[index as usize % RETIRED_MAX];
             for (cell, word) in cells.iter().zip([&record.kind, &record.a, &record.b]) {
                 word.store(cell.load(), Relaxed);
             }
         }
-        self.change_together([
-            WordChange::Wide(&self.slot.spilled, page.next.load()),
-            WordChange::Wide(&self.slot.retired_end, end + PAGE_RECORDS as u64),
+        self.owner.change_together([
+            WordChange::Wide(&self.owner.slot.spilled, page.next.load()),
+            WordChange::Wide(&self.owner.slot.retired_end, end + PAGE_RECORDS as u64),
         ]);
-        self.allocator().free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })
+        self.owner.allocator().free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })
     }
 
     /// As the reaper of this slot: calls `visit` with the block and the records of each page.
     pub(crate) fn for_spilled(self, mut visit: impl FnMut(BlockRun, &[[Cell64; 3]]) -> Result<()>) -> Result<()> {
-        let mut offset = self.slot.spilled.load(Relaxed);
-        for _ in 0..self.fs.blocks() {
+        let mut offset = self.owner.slot.spilled.load(Relaxed);
+        for _ in 0..self.owner.fs.blocks() {
             if offset == 0 {
                 break;
             }
-            let page = self.fs.pm.get(Pm::<SpillPage>::new(offset))?;
+            let page = self.owner.fs.pm.get(Pm::<SpillPage>::new(offset))?;
             visit(BlockRun { first: offset / BLOCK_BYTES, count: 1 }, &page.records)?;
             offset = page.next.load();
         }

@@ -284,12 +284,12 @@ impl<M: Memory> Allocator<'_, '_, M> {
     /// marks of the others.
     pub(crate) fn sweep_blocks(self, owner: u64) -> Result<()> {
         step();
-        for index in 0..self.fs.groups() * GROUP_WORDS as u64 {
-            let mut used = self.fs.dram.block_word(index)?.load(Acquire);
+        for index in 0..self.owner.fs.groups() * GROUP_WORDS as u64 {
+            let mut used = self.owner.fs.dram.block_word(index)?.load(Acquire);
             while used != 0 {
                 let block = index * 64 + used.trailing_zeros() as u64;
                 used &= used - 1;
-                let word = self.fs.dram.block_owner(block)?;
+                let word = self.owner.fs.dram.block_owner(block)?;
                 match word.load(Relaxed) {
                     found if found == owner => self.free_blocks(BlockRun { first: block, count: 1 })?,
                     found if found == owner | REACHED => word.store(owner, Relaxed),
@@ -317,7 +317,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     }
 
     fn search_blocks(self, wanted: u64) -> Result<BlockRun> {
-        let groups = self.fs.groups();
+        let groups = self.owner.fs.groups();
         // Groups with room for a run of useful length first, each tried at most once.
         for tried in 0..groups {
             let least = (wanted.min(SHORT_RUN_BLOCKS) >> (tried / GROUPS_TRIED).min(63)).max(1);
@@ -330,16 +330,16 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
             }
         }
         // Then any free block, in any group whose state is in memory or gets there.
-        let own = self.slot.group.load(Relaxed).max(1) - 1;
+        let own = self.owner.slot.group.load(Relaxed).max(1) - 1;
         let mut has_memory = true;
         let mut has_state = |group| -> Result<bool> {
-            has_memory = has_memory && self.fs.provider().provide_group(group).is_ok();
-            Ok(has_memory || self.fs.provider().is_group_provided(group)?)
+            has_memory = has_memory && self.owner.fs.provider().provide_group(group).is_ok();
+            Ok(has_memory || self.owner.fs.provider().is_group_provided(group)?)
         };
         for patience in [Patience::Brief, Patience::Long] {
             for step in 0..groups {
                 let group = (own + step) % groups;
-                if self.fs.dram.group(group)?.free.load(Acquire) != 0
+                if self.owner.fs.dram.group(group)?.free.load(Acquire) != 0
                     && has_state(group)?
                     && let Some(run) = self.allocate_in(group, 0, (wanted, 1), patience)?
                 {
@@ -354,33 +354,35 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// are reserved for root if it acts for others. `NoSpace`: fewer than `least`.
     #[inline]
     fn permitted(self, wanted: u64, least: u64) -> Result<u64> {
-        if self.fs.reserved_blocks != 0 && self.leaves_reserve() {
+        if self.owner.fs.reserved_blocks != 0 && self.owner.leaves_reserve() {
             return self.unreserved(wanted, least);
         }
         // Usually the thread's own group has enough.
-        let (group, spare) = (self.slot.group.load(Relaxed).max(1) - 1, self.spare_left());
-        let has_enough = spare == 0 || u64::from(self.fs.dram.group(group)?.free.load(Relaxed)) > spare;
+        let (group, spare) = (self.owner.slot.group.load(Relaxed).max(1) - 1, self.owner.spare_left());
+        let has_enough = spare == 0 || u64::from(self.owner.fs.dram.group(group)?.free.load(Relaxed)) > spare;
         if has_enough || self.blocks_free_to(spare + 1)? > spare { Ok(wanted) } else { Err(Error::NoSpace) }
     }
 
     #[cold]
     fn unreserved(self, wanted: u64, least: u64) -> Result<u64> {
-        let permitted = self.blocks_known(wanted)?.saturating_sub(self.fs.reserved_blocks + self.spare_left());
+        let permitted =
+            self.blocks_known(wanted)?.saturating_sub(self.owner.fs.reserved_blocks + self.owner.spare_left());
         if permitted < least { Err(Error::NoSpace) } else { Ok(wanted.min(permitted)) }
     }
 
     /// The free blocks. The number is exact where fewer than `wanted` and a group's worth are left
     /// above the reserve.
     fn blocks_known(self, wanted: u64) -> Result<u64> {
-        let counted = &self.fs.header()?.blocks_counted;
+        let counted = &self.owner.fs.header()?.blocks_counted;
         // Near the limit the groups are counted: threads may have died between a bit and the count.
         // So they are at first, when the count begins with zero, or is below.
         let known = counted.load(Relaxed);
-        if known >= self.fs.reserved_blocks + self.fs.spare_blocks + wanted + GROUP_BLOCKS && known <= self.fs.blocks()
+        if known >= self.owner.fs.reserved_blocks + self.owner.fs.spare_blocks + wanted + GROUP_BLOCKS
+            && known <= self.owner.fs.blocks()
         {
             return Ok(known);
         }
-        let free = self.fs.block_map().blocks_free()?;
+        let free = self.owner.fs.block_map().blocks_free()?;
         counted.store(free, Relaxed);
         Ok(free)
     }
@@ -389,12 +391,12 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// have taken the same free blocks into account. `NoSpace`: fewer than `least` would be left.
     #[inline]
     fn leave_others(self, run: BlockRun, least: u64) -> Result<BlockRun> {
-        if self.fs.reserved_blocks != 0 && self.leaves_reserve() {
-            return self.settle(run, least, self.fs.reserved_blocks + self.spare_left());
+        if self.owner.fs.reserved_blocks != 0 && self.owner.leaves_reserve() {
+            return self.settle(run, least, self.owner.fs.reserved_blocks + self.owner.spare_left());
         }
         // Usually one group has enough.
-        let free = self.fs.dram.group(run.first / GROUP_BLOCKS)?.free.load(Relaxed);
-        match self.spare_left() {
+        let free = self.owner.fs.dram.group(run.first / GROUP_BLOCKS)?.free.load(Relaxed);
+        match self.owner.spare_left() {
             spare if u64::from(free) >= spare => Ok(run),
             spare => self.settle(run, least, spare),
         }
@@ -404,7 +406,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     fn settle(self, run: BlockRun, least: u64, left: u64) -> Result<BlockRun> {
         // Of two threads that allocate at once, the later one sees the blocks of both.
         fence(SeqCst);
-        let free = if self.fs.reserved_blocks != 0 { self.blocks_known(0)? } else { self.blocks_free_to(left)? };
+        let free = if self.owner.fs.reserved_blocks != 0 { self.blocks_known(0)? } else { self.blocks_free_to(left)? };
         let lacking = left.saturating_sub(free);
         if lacking == 0 {
             return Ok(run);
@@ -418,10 +420,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// The free blocks, or a smaller number that is at least `enough`. The search begins where
     /// threads find free groups.
     fn blocks_free_to(self, enough: u64) -> Result<u64> {
-        let (groups, cursor) = (self.fs.groups(), self.fs.header()?.group_cursor.load(Relaxed));
+        let (groups, cursor) = (self.owner.fs.groups(), self.owner.fs.header()?.group_cursor.load(Relaxed));
         let mut free = 0;
         for step in 0..groups {
-            free += u64::from(self.fs.dram.group((cursor + step) % groups)?.free.load(Relaxed));
+            free += u64::from(self.owner.fs.dram.group((cursor + step) % groups)?.free.load(Relaxed));
             if free >= enough {
                 break;
             }
@@ -432,7 +434,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// A block of its own for a structure that no crash state reaches yet. Its content is
     /// undefined.
     pub(crate) fn allocate_unreachable<T: Layout>(self) -> Result<Unreachable<'f, T>> {
-        Ok(self.fs.pm.unreachable(FreshBlock(self.allocate_blocks(1)?))?)
+        Ok(self.owner.fs.pm.unreachable(FreshBlock(self.allocate_blocks(1)?))?)
     }
 
     /// Exactly `count` contiguous blocks, at most a group's worth; otherwise `NoSpace`.
@@ -460,9 +462,9 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
                 Err(error) => return Err(error),
             }
         }
-        for group in 0..self.fs.groups() {
-            if self.fs.dram.group(group)?.free.load(Acquire) as u64 >= count
-                && self.fs.provider().is_group_provided(group)?
+        for group in 0..self.owner.fs.groups() {
+            if self.owner.fs.dram.group(group)?.free.load(Acquire) as u64 >= count
+                && self.owner.fs.provider().is_group_provided(group)?
                 && let Some(run) = self.allocate_in(group, 0, (count, count), Patience::Brief)?
             {
                 return Ok(run);
@@ -473,7 +475,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     /// Frees blocks that no reader can reach, at once. (`retire` is for all others.)
     pub(crate) fn free_blocks(self, run: BlockRun) -> Result<()> {
-        if !self.fs.block_map().is_data(run) {
+        if !self.owner.fs.block_map().is_data(run) {
             return Err(BadOffset { offset: run.first, length: run.count }.into());
         }
         let mut at = run.first;
@@ -483,30 +485,34 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
             at = end;
         }
         // Blocks that were allocated last and are freed at once leave no gap behind them.
-        if self.slot.block_hint.load(Relaxed) == run.first + run.count {
-            self.slot.block_hint.store(run.first, Relaxed);
+        if self.owner.slot.block_hint.load(Relaxed) == run.first + run.count {
+            self.owner.slot.block_hint.store(run.first, Relaxed);
         }
         Ok(())
     }
 
     fn allocate_in_own(self, wanted: u64, least: u64) -> Result<Option<BlockRun>> {
-        let Some(group) = self.slot.group.load(Relaxed).checked_sub(1) else { return Ok(None) };
-        let hint = self.slot.block_hint.load(Relaxed);
+        let Some(group) = self.owner.slot.group.load(Relaxed).checked_sub(1) else { return Ok(None) };
+        let hint = self.owner.slot.block_hint.load(Relaxed);
         let hint = if hint / GROUP_BLOCKS == group { hint % GROUP_BLOCKS } else { 0 };
         self.allocate_in(group, hint, (wanted, least), Patience::Brief)
     }
 
     fn free_in_group(self, run: BlockRun) -> Result<()> {
-        let group = self.fs.dram.group(run.first / GROUP_BLOCKS)?;
-        let Some(_held) = self.lock_briefly(&group.lock, &group.waiters)? else {
+        let group = self.owner.fs.dram.group(run.first / GROUP_BLOCKS)?;
+        let Some(_held) = self.owner.lock_briefly(&group.lock, &group.waiters)? else {
             // A stopped thread holds the group: the blocks wait in the queue.
-            self.fs.block_map().mark_owner(run, owned_by_slot(self.ticket()))?;
+            self.owner.fs.block_map().mark_owner(run, owned_by_slot(self.owner.ticket()))?;
             step();
-            return self.recycler().retire_together(RetiredKind::Blocks, (run.first, run.count), WordChange::Nothing);
+            return self.owner.recycler().retire_together(
+                RetiredKind::Blocks,
+                (run.first, run.count),
+                WordChange::Nothing,
+            );
         };
         let (mut freed, mut twice) = (0, false);
         for (index, mask) in pieces(run) {
-            let word = self.fs.dram.block_word(index)?;
+            let word = self.owner.fs.dram.block_word(index)?;
             let bits = word.load(Relaxed);
             twice |= bits & mask != mask;
             freed += (bits & mask).count_ones();
@@ -516,11 +522,11 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         step();
         let before = group.free.load(Relaxed);
         group.free.store(before + freed, Relaxed);
-        if self.fs.reserved_blocks != 0 {
-            self.fs.header()?.blocks_counted.fetch_add(freed.into(), Relaxed);
+        if self.owner.fs.reserved_blocks != 0 {
+            self.owner.fs.header()?.blocks_counted.fetch_add(freed.into(), Relaxed);
         }
         let index = run.first / GROUP_BLOCKS;
-        let cursor = &self.fs.header()?.group_cursor;
+        let cursor = &self.owner.fs.header()?.group_cursor;
         if (before..before + freed).contains(&REVISIT_FREE_BLOCKS) && index < cursor.load(Relaxed) {
             cursor.store(index, Relaxed);
         }
@@ -541,10 +547,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         (wanted, least): (u64, u64),
         patience: Patience,
     ) -> Result<Option<BlockRun>> {
-        let group: &Group = self.fs.dram.group(index)?;
+        let group: &Group = self.owner.fs.dram.group(index)?;
         // While a stopped thread holds the group, others have blocks.
-        let Some(_held) = self.lock_with(patience, &group.lock, &group.waiters)? else { return Ok(None) };
-        let Some((at, count)) = self.fs.block_map().free_map(index)?.run(hint, wanted) else { return Ok(None) };
+        let Some(_held) = self.owner.lock_with(patience, &group.lock, &group.waiters)? else { return Ok(None) };
+        let Some((at, count)) = self.owner.fs.block_map().free_map(index)?.run(hint, wanted) else { return Ok(None) };
         if count < least {
             return Ok(None);
         }
@@ -554,21 +560,21 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
             run = sound;
         }
         let BlockRun { count, .. } = run;
-        self.fs.provider().provide_group(index)?;
-        self.fs.provider().provide_blocks(group, (run.first, count))?;
-        self.fs.pm.set_resident(run.first * BLOCK_BYTES, count * BLOCK_BYTES);
-        self.fs.block_map().mark_owner(run, self.block_owner())?;
+        self.owner.fs.provider().provide_group(index)?;
+        self.owner.fs.provider().provide_blocks(group, (run.first, count))?;
+        self.owner.fs.pm.set_resident(run.first * BLOCK_BYTES, count * BLOCK_BYTES);
+        self.owner.fs.block_map().mark_owner(run, self.owner.block_owner())?;
         for (index, mask) in pieces(run) {
-            let word = self.fs.dram.block_word(index)?;
+            let word = self.owner.fs.dram.block_word(index)?;
             step();
             word.store(word.load(Relaxed) | mask, Release);
         }
         step();
         group.free.store(group.free.load(Relaxed) - count as u32, Relaxed);
-        if self.fs.reserved_blocks != 0 {
-            self.fs.header()?.blocks_counted.fetch_sub(count, Relaxed);
+        if self.owner.fs.reserved_blocks != 0 {
+            self.owner.fs.header()?.blocks_counted.fetch_sub(count, Relaxed);
         }
-        self.slot.block_hint.store(run.first + count, Relaxed);
+        self.owner.slot.block_hint.store(run.first + count, Relaxed);
         Ok(Some(run))
     }
 
@@ -576,11 +582,12 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// that have no memory errors.
     #[cold]
     fn sound_run(self, index: u64, (wanted, least): (u64, u64)) -> Result<Option<BlockRun>> {
-        let map = self.fs.block_map().free_map(index)?;
+        let map = self.owner.fs.block_map().free_map(index)?;
         let mut at = map.next(0, true);
         while at < GROUP_BLOCKS {
             let run = BlockRun { first: index * GROUP_BLOCKS + at, count: (map.next(at, false) - at).min(wanted) };
-            let lost = self.fs.pm.first_lost(run.first * BLOCK_BYTES, run.count * BLOCK_BYTES, ContentLoad::Probe);
+            let lost =
+                self.owner.fs.pm.first_lost(run.first * BLOCK_BYTES, run.count * BLOCK_BYTES, ContentLoad::Probe);
             let count = lost.map_or(run.count, |page| page / BLOCK_BYTES - run.first);
             if count >= least {
                 return Ok(Some(BlockRun { count, ..run }));
@@ -596,10 +603,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     fn provide_pages(self, old: Option<u64>, fresh: u64, free: u64) {
         let Some(old) = old else { return };
         if free == GROUP_BLOCKS {
-            let groups_filled = self.slot.groups_filled.load(Relaxed);
-            self.slot.groups_filled.store(groups_filled + 1, Relaxed);
-            if self.fs.provide_groups(fresh..fresh + 1) && groups_filled == 0 {
-                self.fs.provide_groups(old..old + 1);
+            let groups_filled = self.owner.slot.groups_filled.load(Relaxed);
+            self.owner.slot.groups_filled.store(groups_filled + 1, Relaxed);
+            if self.owner.fs.provide_groups(fresh..fresh + 1) && groups_filled == 0 {
+                self.owner.fs.provide_groups(old..old + 1);
             }
         }
     }
@@ -607,30 +614,30 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// Releases the shard's group and claims the next unowned one with at least `least` free
     /// blocks. Returns whether there was one.
     fn claim_group(self, least: u64) -> Result<bool> {
-        let header = self.fs.header()?;
-        let groups = self.fs.groups();
-        let old = self.slot.group.load(Relaxed).checked_sub(1);
+        let header = self.owner.fs.header()?;
+        let groups = self.owner.fs.groups();
+        let old = self.owner.slot.group.load(Relaxed).checked_sub(1);
         if let Some(old) = old {
-            let _ = self.fs.dram.group(old)?.owner.compare_exchange(self.ticket(), 0, AcqRel, Relaxed);
-            self.slot.group.store(0, Relaxed);
+            let _ = self.owner.fs.dram.group(old)?.owner.compare_exchange(self.owner.ticket(), 0, AcqRel, Relaxed);
+            self.owner.slot.group.store(0, Relaxed);
         }
         let cursor = header.group_cursor.load(Relaxed);
         for step in 0..groups {
             let index = (cursor + step) % groups;
-            let group = self.fs.dram.group(index)?;
+            let group = self.owner.fs.dram.group(index)?;
             let owner = group.owner.load(Relaxed);
             let free = group.free.load(Relaxed) as u64;
             // A group that this slot owns already was claimed by a thread of this slot that died
             // right then.
             if free >= least
-                && (owner == self.ticket()
-                    || owner == 0 && group.owner.compare_exchange(0, self.ticket(), AcqRel, Relaxed).is_ok())
+                && (owner == self.owner.ticket()
+                    || owner == 0 && group.owner.compare_exchange(0, self.owner.ticket(), AcqRel, Relaxed).is_ok())
             {
-                self.slot.group.store(index + 1, Relaxed);
+                self.owner.slot.group.store(index + 1, Relaxed);
                 header.group_cursor.store(index + 1, Relaxed);
                 self.provide_pages(old, index, free);
-                let (layout, bytes) = (&self.fs.dram.layout, GROUP_BLOCKS * 8);
-                self.fs.enter_area(layout.block_owners, index * bytes..(index + 1) * bytes, groups * bytes);
+                let (layout, bytes) = (&self.owner.fs.dram.layout, GROUP_BLOCKS * 8);
+                self.owner.fs.enter_area(layout.block_owners, index * bytes..(index + 1) * bytes, groups * bytes);
                 return Ok(true);
             }
         }

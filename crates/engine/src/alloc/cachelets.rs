@@ -74,10 +74,10 @@ impl<M: Memory> Allocator<'_, '_, M> {
     /// callers prefetch what belongs to it. `None`: not known yet.
     #[inline]
     pub fn next_cachelet(self) -> Option<u32> {
-        match self.slot.cachelet_list.load(Relaxed) {
+        match self.owner.slot.cachelet_list.load(Relaxed) {
             0 => {
-                let next = self.slot.cachelet_next.load(Relaxed);
-                (next < self.slot.cachelet_end.load(Relaxed)).then_some(next)
+                let next = self.owner.slot.cachelet_next.load(Relaxed);
+                (next < self.owner.slot.cachelet_end.load(Relaxed)).then_some(next)
             }
             first => Some(first),
         }
@@ -86,47 +86,50 @@ impl<M: Memory> Allocator<'_, '_, M> {
     /// Frees a cachelet at once.
     pub(crate) fn free_cachelet(self, index: u32) -> Result<()> {
         self.list_cachelet(index)?;
-        if self.slot.in_flight.cachelet.load(Relaxed) == index {
-            self.slot.in_flight.cachelet.store(0, Release);
+        if self.owner.slot.in_flight.cachelet.load(Relaxed) == index {
+            self.owner.slot.in_flight.cachelet.store(0, Release);
         }
         self.trim_cachelets()
     }
 
     /// Puts a cachelet on the shard's list.
     pub(crate) fn list_cachelet(self, index: u32) -> Result<()> {
-        let cachelet = self.fs.dram.cachelet(index)?;
+        let cachelet = self.owner.fs.dram.cachelet(index)?;
         cachelet.number.store(0, Release);
-        cachelet.next.store(self.slot.cachelet_list.load(Relaxed), Relaxed);
+        cachelet.next.store(self.owner.slot.cachelet_list.load(Relaxed), Relaxed);
         step();
-        self.slot.cachelet_list.store(index, Release);
+        self.owner.slot.cachelet_list.store(index, Release);
         step();
-        self.slot.cachelets_count.store(self.slot.cachelets_count.load(Relaxed) + 1, Relaxed);
+        self.owner.slot.cachelets_count.store(self.owner.slot.cachelets_count.load(Relaxed) + 1, Relaxed);
         Ok(())
     }
 
     /// Moves a part of the list to the shared one if it is long.
     pub(crate) fn trim_cachelets(self) -> Result<()> {
-        if self.slot.cachelets_count.load(Relaxed) > LIST_MAX { self.give_batch(BATCH) } else { Ok(()) }
+        if self.owner.slot.cachelets_count.load(Relaxed) > LIST_MAX { self.give_batch(BATCH) } else { Ok(()) }
     }
 
     fn cachelet_of_shard(self) -> Result<Option<u32>> {
-        let first = self.slot.cachelet_list.load(Relaxed);
+        let first = self.owner.slot.cachelet_list.load(Relaxed);
         if first != 0 {
-            let rest = self.fs.dram.cachelet(first)?.next.load(Relaxed);
-            self.slot.in_flight.cachelet.store(first, Relaxed);
+            let rest = self.owner.fs.dram.cachelet(first)?.next.load(Relaxed);
+            self.owner.slot.in_flight.cachelet.store(first, Relaxed);
             step();
-            self.slot.cachelet_list.store(rest, Release);
+            self.owner.slot.cachelet_list.store(rest, Release);
             step();
             // The next file will get that one.
-            self.fs.dram.prefetch_cachelet(rest);
-            self.slot.cachelets_count.store(self.slot.cachelets_count.load(Relaxed).saturating_sub(1), Relaxed);
+            self.owner.fs.dram.prefetch_cachelet(rest);
+            self.owner
+                .slot
+                .cachelets_count
+                .store(self.owner.slot.cachelets_count.load(Relaxed).saturating_sub(1), Relaxed);
             return Ok(Some(first));
         }
-        let next = self.slot.cachelet_next.load(Relaxed);
-        if next < self.slot.cachelet_end.load(Relaxed) {
-            self.slot.in_flight.cachelet.store(next, Relaxed);
+        let next = self.owner.slot.cachelet_next.load(Relaxed);
+        if next < self.owner.slot.cachelet_end.load(Relaxed) {
+            self.owner.slot.in_flight.cachelet.store(next, Relaxed);
             step();
-            self.slot.cachelet_next.store(next + 1, Release);
+            self.owner.slot.cachelet_next.store(next + 1, Release);
             step();
             return Ok(Some(next));
         }
@@ -135,46 +138,46 @@ impl<M: Memory> Allocator<'_, '_, M> {
 
     /// As the reaper of this slot: whether a cachelet is on its list or in its range.
     pub(crate) fn is_listed(self, index: u32) -> Result<bool> {
-        if (self.slot.cachelet_next.load(Relaxed)..self.slot.cachelet_end.load(Relaxed)).contains(&index) {
+        if (self.owner.slot.cachelet_next.load(Relaxed)..self.owner.slot.cachelet_end.load(Relaxed)).contains(&index) {
             return Ok(true);
         }
-        let mut at = self.slot.cachelet_list.load(Relaxed);
+        let mut at = self.owner.slot.cachelet_list.load(Relaxed);
         for _ in 0..2 * LIST_MAX {
             if at == 0 || at == index {
                 break;
             }
-            at = self.fs.dram.cachelet(at)?.next.load(Relaxed);
+            at = self.owner.fs.dram.cachelet(at)?.next.load(Relaxed);
         }
         Ok(at == index)
     }
 
     /// As the reaper of this slot: counts its list.
     pub(crate) fn recount_cachelets(self) -> Result<()> {
-        let mut at = self.slot.cachelet_list.load(Relaxed);
+        let mut at = self.owner.slot.cachelet_list.load(Relaxed);
         let mut count = 0;
         while at != 0 && count < 2 * LIST_MAX {
             count += 1;
-            at = self.fs.dram.cachelet(at)?.next.load(Relaxed);
+            at = self.owner.fs.dram.cachelet(at)?.next.load(Relaxed);
         }
-        self.slot.cachelets_count.store(count, Relaxed);
+        self.owner.slot.cachelets_count.store(count, Relaxed);
         Ok(())
     }
 
     /// Moves the first `count` cachelets of the shard's list to the shared one.
     fn give_batch(self, count: u32) -> Result<()> {
-        let first = self.slot.cachelet_list.load(Relaxed);
-        let mut last = self.fs.dram.cachelet(first)?;
+        let first = self.owner.slot.cachelet_list.load(Relaxed);
+        let mut last = self.owner.fs.dram.cachelet(first)?;
         for _ in 1..count {
-            last = self.fs.dram.cachelet(last.next.load(Relaxed))?;
+            last = self.owner.fs.dram.cachelet(last.next.load(Relaxed))?;
         }
         let rest = last.next.load(Relaxed);
-        let head = self.fs.dram.cachelet(first)?;
-        let left = self.slot.cachelets_count.load(Relaxed) - count;
-        let shared = FreeList(&self.fs.header()?.cachelets_free);
+        let head = self.owner.fs.dram.cachelet(first)?;
+        let left = self.owner.slot.cachelets_count.load(Relaxed) - count;
+        let shared = FreeList(&self.owner.fs.header()?.cachelets_free);
         step();
         // No step in between: see `FreeList`.
-        self.slot.cachelet_list.store(rest, Release);
-        self.slot.cachelets_count.store(left, Relaxed);
+        self.owner.slot.cachelet_list.store(rest, Release);
+        self.owner.slot.cachelets_count.store(left, Relaxed);
         last.next.store(0, Relaxed);
         head.as_free().batch_length().store(count, Relaxed);
         shared.push(first, head.as_free().next_batch());
@@ -184,22 +187,22 @@ impl<M: Memory> Allocator<'_, '_, M> {
 
     /// Takes a batch of the shared list. Returns whether there was one. The shard's list is empty.
     pub(crate) fn take_batch(self) -> Result<bool> {
-        let shared = FreeList(&self.fs.header()?.cachelets_free);
+        let shared = FreeList(&self.owner.fs.header()?.cachelets_free);
         // No step in between: see `FreeList`.
-        let Some(first) = shared.pop(|index| Ok(self.fs.dram.cachelet(index)?.as_free().next_batch()))? else {
+        let Some(first) = shared.pop(|index| Ok(self.owner.fs.dram.cachelet(index)?.as_free().next_batch()))? else {
             return Ok(false);
         };
-        let count = self.fs.dram.cachelet(first)?.as_free().batch_length().load(Relaxed);
-        self.slot.cachelets_count.store(count, Relaxed);
-        self.slot.cachelet_list.store(first, Release);
+        let count = self.owner.fs.dram.cachelet(first)?.as_free().batch_length().load(Relaxed);
+        self.owner.slot.cachelets_count.store(count, Relaxed);
+        self.owner.slot.cachelet_list.store(first, Release);
         step();
         Ok(true)
     }
 
     /// Takes a range of unused cachelets. Returns whether there was one, and memory for it.
     fn take_range(self) -> Result<bool> {
-        let header = self.fs.header()?;
-        let layout = &self.fs.dram.layout;
+        let header = self.owner.fs.header()?;
+        let layout = &self.owner.fs.dram.layout;
         let max = layout.cachelets_max.min(u32::MAX as u64);
         step();
         // No step in between: if the thread dies exactly here, the range is lost until detach.
@@ -212,7 +215,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
             let share = (max - first) / (2 * header.slots_high.load(Relaxed).max(1));
             let end = (first + share.clamp(1, RANGE)).min(max);
             // Before other threads count the range as in use.
-            if self.fs.provider().provide_cachelets(first..end).is_err() {
+            if self.owner.fs.provider().provide_cachelets(first..end).is_err() {
                 return Ok(false);
             }
             if header.cachelets_next.compare_exchange(first, end, AcqRel, Acquire).is_ok() {
@@ -220,12 +223,12 @@ impl<M: Memory> Allocator<'_, '_, M> {
             }
         };
         // The range is empty after either store, in this order.
-        self.slot.cachelet_end.store(0, Release);
-        self.slot.cachelet_next.store(first as u32, Release);
-        self.slot.cachelet_end.store(end as u32, Release);
+        self.owner.slot.cachelet_end.store(0, Release);
+        self.owner.slot.cachelet_next.store(first as u32, Release);
+        self.owner.slot.cachelet_end.store(end as u32, Release);
         step();
         let bytes = size_of::<Cachelet>() as u64;
-        self.fs.enter_area(layout.cachelets, first * bytes..end * bytes, max * bytes);
+        self.owner.fs.enter_area(layout.cachelets, first * bytes..end * bytes, max * bytes);
         Ok(true)
     }
 
@@ -233,7 +236,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
     /// Returns whether there was one.
     fn adopt_cachelets(self) -> Result<bool> {
         let mut found = false;
-        self.recycler().for_idle_shards(|idle| {
+        self.owner.recycler().for_idle_shards(|idle| {
             while let Some(index) = idle.allocator().unused_of_range()? {
                 idle.allocator().free_cachelet(index)?;
             }
@@ -248,13 +251,13 @@ impl<M: Memory> Allocator<'_, '_, M> {
     }
 
     fn unused_of_range(self) -> Result<Option<u32>> {
-        let next = self.slot.cachelet_next.load(Relaxed);
-        if next >= self.slot.cachelet_end.load(Relaxed) {
+        let next = self.owner.slot.cachelet_next.load(Relaxed);
+        if next >= self.owner.slot.cachelet_end.load(Relaxed) {
             return Ok(None);
         }
-        self.slot.in_flight.cachelet.store(next, Relaxed);
+        self.owner.slot.in_flight.cachelet.store(next, Relaxed);
         step();
-        self.slot.cachelet_next.store(next + 1, Release);
+        self.owner.slot.cachelet_next.store(next + 1, Release);
         Ok(Some(next))
     }
 }

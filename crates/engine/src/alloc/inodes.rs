@@ -20,9 +20,10 @@ use crate::components::Allocator;
 use crate::dram::{INODE_MAP_PARTS, InodeMapPart, MAGAZINE_INODES, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{INODES_PER_SEGMENT, Inode, SEGMENT_BLOCKS, Segment, SegmentEntry};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::lock::{LockGuard, Patience};
 use crate::redo::WordChange;
+use crate::slot_owner::SlotOwner;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
@@ -54,7 +55,7 @@ impl<M: Memory> Fs<M> {
 
 /// The part of the map of inode numbers that a segment belongs to, locked.
 pub(crate) struct InodeMap<'t, 'f, M: Memory> {
-    thread: &'t Thread<'f, M>,
+    owner: &'t SlotOwner<'f, M>,
     part: &'f InodeMapPart,
     _held: LockGuard<'f>,
 }
@@ -63,11 +64,11 @@ impl<M: Memory> InodeMap<'_, '_, M> {
     /// Gives back the numbers of the bits in word `index`, together with another change that
     /// records it.
     pub(crate) fn free(&self, index: u64, bits: u64, with: WordChange<'_>) -> Result<()> {
-        let InodeMap { thread, part, .. } = self;
-        let word = thread.fs.dram.inode_word(index)?;
+        let InodeMap { owner, part, .. } = self;
+        let word = owner.fs.dram.inode_word(index)?;
         let was = word.load(Relaxed);
         let used = part.used.load(Relaxed).wrapping_sub((was & bits).count_ones() as u64);
-        thread.change_together([WordChange::Wide(word, was & !bits), WordChange::Wide(&part.used, used), with]);
+        owner.change_together([WordChange::Wide(word, was & !bits), WordChange::Wide(&part.used, used), with]);
         // A damaged image may have a name for an inode that it calls free.
         if was & bits == bits { Ok(()) } else { Err(Corruption::Inode(index * 64).into()) }
     }
@@ -86,22 +87,22 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
     /// A free inode number, recorded as an in-flight allocation. Log, extended attributes, inline
     /// area and access time of its inode are durably zero.
     pub(crate) fn allocate_inode(self) -> Result<u64> {
-        if self.slot.inodes_next.load(Relaxed) >= self.slot.inodes_count.load(Relaxed) {
+        if self.owner.slot.inodes_next.load(Relaxed) >= self.owner.slot.inodes_count.load(Relaxed) {
             self.refill_inodes()?;
         }
-        let next = self.slot.inodes_next.load(Relaxed);
-        let number = self.slot.inodes.get(next as usize).ok_or(Error::NoInodes)?.load(Relaxed);
-        self.slot.in_flight.number.store(number, Relaxed);
+        let next = self.owner.slot.inodes_next.load(Relaxed);
+        let number = self.owner.slot.inodes.get(next as usize).ok_or(Error::NoInodes)?.load(Relaxed);
+        self.owner.slot.in_flight.number.store(number, Relaxed);
         step();
-        self.slot.inodes_next.store(next + 1, Release);
+        self.owner.slot.inodes_next.store(next + 1, Release);
         step();
-        if next + 1 < self.slot.inodes_count.load(Relaxed)
-            && let Some(following) = self.slot.inodes.get(next as usize + 1)
+        if next + 1 < self.owner.slot.inodes_count.load(Relaxed)
+            && let Some(following) = self.owner.slot.inodes.get(next as usize + 1)
         {
             // The next file will be this one.
-            let offset = self.fs.inode_offset(following.load(Relaxed))?;
-            self.fs.pm.prefetch(offset);
-            self.fs.pm.prefetch(offset + LINE_BYTES);
+            let offset = self.owner.fs.inode_offset(following.load(Relaxed))?;
+            self.owner.fs.pm.prefetch(offset);
+            self.owner.fs.pm.prefetch(offset + LINE_BYTES);
         }
         Ok(number)
     }
@@ -109,22 +110,22 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
     /// Puts back the number that was taken last. The caller has made durably zero what
     /// `allocate_inode` promises to be zero.
     pub(crate) fn put_back_inode(self, number: u64) -> Result<()> {
-        let next = self.slot.inodes_next.load(Relaxed);
-        let last = next.checked_sub(1).filter(|last| self.slot.inodes[*last as usize].load(Relaxed) == number);
+        let next = self.owner.slot.inodes_next.load(Relaxed);
+        let last = next.checked_sub(1).filter(|last| self.owner.slot.inodes[*last as usize].load(Relaxed) == number);
         match last {
-            Some(last) => self.slot.inodes_next.store(last, Release),
-            None => self.free_inode(number, WordChange::Wide(&self.slot.in_flight.number, 0))?,
+            Some(last) => self.owner.slot.inodes_next.store(last, Release),
+            None => self.free_inode(number, WordChange::Wide(&self.owner.slot.in_flight.number, 0))?,
         }
         step();
-        self.slot.in_flight.number.store(0, Release);
+        self.owner.slot.in_flight.number.store(0, Release);
         Ok(())
     }
 
     /// As the reaper of this slot: whether the number that its owner wanted was not taken, or was
     /// put back.
     pub(crate) fn is_in_magazine(self, number: u64) -> bool {
-        let (next, end) = (self.slot.inodes_next.load(Relaxed), self.slot.inodes_count.load(Relaxed));
-        self.slot.inodes[..(end as usize).min(MAGAZINE_INODES)]
+        let (next, end) = (self.owner.slot.inodes_next.load(Relaxed), self.owner.slot.inodes_count.load(Relaxed));
+        self.owner.slot.inodes[..(end as usize).min(MAGAZINE_INODES)]
             .iter()
             .skip(next as usize)
             .any(|word| word.load(Relaxed) == number)
@@ -132,8 +133,8 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
 
     /// How many numbers the magazine may hold: many threads must not keep all of them ready.
     fn magazine_share(self) -> Result<usize> {
-        let header = self.fs.header()?;
-        let free = self.fs.geometry.inodes_max().saturating_sub(header.inodes_used());
+        let header = self.owner.fs.header()?;
+        let free = self.owner.fs.geometry.inodes_max().saturating_sub(header.inodes_used());
         let share = free / (2 * header.slots_high.load(Relaxed).max(1));
         Ok((share as usize).clamp(1, MAGAZINE_INODES))
     }
@@ -142,35 +143,35 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
     /// the map.
     fn take_from_segment(self, segment: u64, patience: Patience) -> Result<()> {
         let words = segment * SEGMENT_WORDS..(segment + 1) * SEGMENT_WORDS;
-        let is_full = |index| -> Result<bool> { Ok(self.fs.dram.inode_word(index)?.load(Relaxed) == u64::MAX) };
+        let is_full = |index| -> Result<bool> { Ok(self.owner.fs.dram.inode_word(index)?.load(Relaxed) == u64::MAX) };
         if words.clone().try_fold(true, |all, index| is_full(index).map(|full| all && full))? {
             return Ok(());
         }
         let Some(InodeMap { part, .. }) = &self.hold_inode_map(segment, patience)? else { return Ok(()) };
-        let segment_word = self.fs.segment_entry(segment)?.load_acquire();
+        let segment_word = self.owner.fs.segment_entry(segment)?.load_acquire();
         let share = self.magazine_share()?;
         for index in words {
-            let word = self.fs.dram.inode_word(index)?;
+            let word = self.owner.fs.dram.inode_word(index)?;
             let seen = word.load(Relaxed);
-            let count = self.slot.inodes_count.load(Relaxed) as usize;
+            let count = self.owner.slot.inodes_count.load(Relaxed) as usize;
             if seen == u64::MAX || count >= share {
                 continue;
             }
             let taken = lowest_bits(!seen, share - count);
             let mut rest = taken;
-            for slot in &self.slot.inodes[count..count + taken.count_ones() as usize] {
+            for slot in &self.owner.slot.inodes[count..count + taken.count_ones() as usize] {
                 let number = index * 64 + rest.trailing_zeros() as u64;
                 // Before it is taken: this lock keeps other threads from taking it, and the
                 // identity of a free number has no effect.
-                self.clear_birth(self.fs.inode_at(self.fs.inode_offset_in(segment_word, number)?)?);
+                self.clear_birth(self.owner.fs.inode_at(self.owner.fs.inode_offset_in(segment_word, number)?)?);
                 slot.store(number, Relaxed);
                 rest &= rest - 1;
             }
             let used = part.used.load(Relaxed).wrapping_add(taken.count_ones() as u64);
-            self.change_together([
+            self.owner.change_together([
                 WordChange::Wide(word, seen | taken),
                 WordChange::Wide(&part.used, used),
-                WordChange::Narrow(&self.slot.inodes_count, count as u32 + taken.count_ones()),
+                WordChange::Narrow(&self.owner.slot.inodes_count, count as u32 + taken.count_ones()),
             ]);
         }
         Ok(())
@@ -186,38 +187,38 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
     pub(crate) fn free_inodes(self, index: u64, bits: u64, with: WordChange<'_>) -> Result<()> {
         match self.hold_inode_map(index / SEGMENT_WORDS, Patience::Brief)? {
             Some(map) => map.free(index, bits, with),
-            None => self.recycler().retire_together(RetiredKind::Numbers, (index, bits), with),
+            None => self.owner.recycler().retire_together(RetiredKind::Numbers, (index, bits), with),
         }
     }
 
     /// Locks the part of the map that a segment belongs to: no other thread takes or gives back
     /// numbers meanwhile. `None`: a stopped thread holds it.
     fn hold_inode_map(self, segment: u64, patience: Patience) -> Result<Option<InodeMap<'t, 'f, M>>> {
-        let part = &self.fs.header()?.inode_map[(segment % INODE_MAP_PARTS as u64) as usize];
-        let held = self.lock_with(patience, &part.lock, &part.waiters)?;
-        Ok(held.map(|held| InodeMap { thread: self.0, part, _held: held }))
+        let part = &self.owner.fs.header()?.inode_map[(segment % INODE_MAP_PARTS as u64) as usize];
+        let held = self.owner.lock_with(patience, &part.lock, &part.waiters)?;
+        Ok(held.map(|held| InodeMap { owner: self.owner, part, _held: held }))
     }
 
     /// Empties the magazine. For shards without a thread.
     pub(crate) fn give_back_inodes(self) -> Result<()> {
-        let (next, end) = (self.slot.inodes_next.load(Relaxed), self.slot.inodes_count.load(Relaxed));
+        let (next, end) = (self.owner.slot.inodes_next.load(Relaxed), self.owner.slot.inodes_count.load(Relaxed));
         for index in next..end.min(MAGAZINE_INODES as u32) {
-            let number = self.slot.inodes[index as usize].load(Relaxed);
-            let taken = WordChange::Narrow(&self.slot.inodes_next, index + 1);
+            let number = self.owner.slot.inodes[index as usize].load(Relaxed);
+            let taken = WordChange::Narrow(&self.owner.slot.inodes_next, index + 1);
             self.free_inode(number, taken)?;
         }
         Ok(())
     }
 
     fn refill_inodes(self) -> Result<()> {
-        let (next, count) = (&self.slot.inodes_next, &self.slot.inodes_count);
+        let (next, count) = (&self.owner.slot.inodes_next, &self.owner.slot.inodes_count);
         // The magazine is empty after either store, in this order.
         count.store(0, Release);
         step();
         next.store(0, Release);
         // Terminates: every round but the last sees one segment more than the round before.
         while count.load(Relaxed) == 0 {
-            let segments = self.fs.header()?.segments.load(Acquire);
+            let segments = self.owner.fs.header()?.segments.load(Acquire);
             self.search_inodes(segments, SEARCH_SEGMENTS, Patience::Brief)?;
             if count.load(Relaxed) > 0 {
                 break;
@@ -238,20 +239,20 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
     fn clear_birth(self, inode: &Inode) {
         let free = inode.free_word();
         if inode.birth.load() != free {
-            self.fs.pm.retract(&inode.birth, free).unflushed();
+            self.owner.fs.pm.retract(&inode.birth, free).unflushed();
         }
     }
 
     /// Takes numbers of the newest segment, or of up to `limit` others from the cursor on.
     fn search_inodes(self, segments: u64, limit: u64, patience: Patience) -> Result<()> {
-        let header = self.fs.header()?;
+        let header = self.owner.fs.header()?;
         if segments == 0 || header.inodes_used() + 1 >= segments * INODES_PER_SEGMENT {
             return Ok(());
         }
         self.take_from_segment(segments - 1, patience)?;
         let cursor = header.segment_cursor.load(Relaxed);
         for step in 0..limit.min(segments) {
-            if self.slot.inodes_count.load(Relaxed) as usize >= self.magazine_share()? {
+            if self.owner.slot.inodes_count.load(Relaxed) as usize >= self.magazine_share()? {
                 return Ok(());
             }
             let segment = (cursor + step) % segments;
@@ -263,15 +264,18 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
 
     /// Adds a segment to a table of `segments`, unless another thread does.
     fn add_segment(self, segments: u64) -> Result<()> {
-        let header = self.fs.header()?;
-        if segments >= self.fs.geometry.segments_max {
+        let header = self.owner.fs.header()?;
+        if segments >= self.owner.fs.geometry.segments_max {
             return Err(Error::NoInodes);
         }
-        self.fs.provider().provide_segment(segments)?;
-        self.fs.provider().provide_image(self.fs.geometry.segment_table_block * BLOCK_BYTES + segments * 8, 8)?;
-        let pm = &self.fs.pm;
-        let entry = self.fs.segment_entry(segments)?;
-        let fresh = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_segment())?;
+        self.owner.fs.provider().provide_segment(segments)?;
+        self.owner
+            .fs
+            .provider()
+            .provide_image(self.owner.fs.geometry.segment_table_block * BLOCK_BYTES + segments * 8, 8)?;
+        let pm = &self.owner.fs.pm;
+        let entry = self.owner.fs.segment_entry(segments)?;
+        let fresh = self.owner.as_owner(owned_by_slot(self.owner.ticket()), || self.allocate_segment())?;
         let mut written = Flushed::nothing();
         for block in fresh.inode_blocks() {
             written = written.and(pm.stream_zeros(block * BLOCK_BYTES, BLOCK_BYTES)?);
@@ -281,7 +285,7 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
         }
         let written = pm.fence(written);
         // Only now: a thread that is stopped while it holds the lock keeps others from adding one.
-        let held = self.lock_with(Patience::Long, &header.segment_lock, &header.segment_waiters)?;
+        let held = self.owner.lock_with(Patience::Long, &header.segment_lock, &header.segment_waiters)?;
         if held.is_none() || header.segments.load(Acquire) != segments {
             for block in fresh.blocks() {
                 self.free_blocks(BlockRun { first: block, count: 1 })?;
@@ -319,28 +323,28 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
     /// Completes the addition of a segment that the table names: numbers are taken from it from now
     /// on. A reaper may repeat it.
     fn finish_segment(self, segment: u64) -> Result<()> {
-        let added = self.fs.segment(segment).ok_or(Corruption::Inode(segment * INODES_PER_SEGMENT))?;
+        let added = self.owner.fs.segment(segment).ok_or(Corruption::Inode(segment * INODES_PER_SEGMENT))?;
         for block in added.blocks() {
-            self.fs.block_map().mark_owner(BlockRun { first: block, count: 1 }, OWNED_PERMANENTLY)?;
+            self.owner.fs.block_map().mark_owner(BlockRun { first: block, count: 1 }, OWNED_PERMANENTLY)?;
         }
         step();
-        self.fs.header()?.segments.store(segment + 1, Release);
+        self.owner.fs.header()?.segments.store(segment + 1, Release);
         Ok(())
     }
 
     /// As the reaper of this slot: completes the addition of a segment, if the table already names
     /// it.
     pub(crate) fn repair_segments(self) -> Result<()> {
-        let header = self.fs.header()?;
+        let header = self.owner.fs.header()?;
         let segments = header.segments.load(Acquire);
-        if !self.holds(&header.segment_lock) || segments >= self.fs.geometry.segments_max {
+        if !self.owner.holds(&header.segment_lock) || segments >= self.owner.fs.geometry.segments_max {
             return Ok(());
         }
-        let entry = self.fs.segment_entry(segments)?;
+        let entry = self.owner.fs.segment_entry(segments)?;
         if entry.load() == 0 {
             return Ok(());
         }
-        self.fs.pm.fence(self.fs.pm.flush_all(entry));
+        self.owner.fs.pm.fence(self.owner.fs.pm.flush_all(entry));
         self.finish_segment(segments)
     }
 }

@@ -85,10 +85,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         if let Some(offset) = self.lines_of_mask(lines) {
             return Ok(offset);
         }
-        match self.leaving_spare(|| self.find_slab(lines)) {
+        match self.owner.leaving_spare(|| self.find_slab(lines)) {
             Ok(()) => self.lines_of_mask(lines).ok_or(Error::NoSpace),
             Err(Error::NoSpace) => match self.lines_of_any_shard(lines) {
-                Err(Error::NoSpace) if self.spare_left() == 0 => {
+                Err(Error::NoSpace) if self.owner.spare_left() == 0 => {
                     self.new_slab()?;
                     self.lines_of_mask(lines).ok_or(Error::NoSpace)
                 }
@@ -102,8 +102,8 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// masks of other shards stay reserved.
     #[cold]
     fn lines_of_any_shard(self, lines: u64) -> Result<u64> {
-        for index in 0..self.fs.header()?.slots_high.load(Acquire) as u32 {
-            let slot = self.fs.dram.slot(index)?;
+        for index in 0..self.owner.fs.header()?.slots_high.load(Acquire) as u32 {
+            let slot = self.owner.fs.dram.slot(index)?;
             let mut block = slot.slab.load(Relaxed);
             // The list may change meanwhile and then lead into another list, which serves as well.
             let mut next = slot.slab_list.load(Relaxed);
@@ -114,7 +114,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
                     return Ok(offset);
                 }
                 block = next as u64;
-                next = self.fs.dram.slab(block)?.next.load(Relaxed);
+                next = self.owner.fs.dram.slab(block)?.next.load(Relaxed);
             }
         }
         Err(Error::NoSpace)
@@ -122,13 +122,13 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     /// Takes lines that were freed in a slab of any shard.
     fn lines_of_slab(self, block: u64, lines: u64) -> Result<Option<u64>> {
-        let slab = self.fs.dram.slab(block)?;
-        let Some(_held) = self.lock_with(Patience::Long, &slab.lock, &slab.waiters)? else { return Ok(None) };
+        let slab = self.owner.fs.dram.slab(block)?;
+        let Some(_held) = self.owner.lock_with(Patience::Long, &slab.lock, &slab.waiters)? else { return Ok(None) };
         let free = slab.free_lines.load(Relaxed);
         let Some(line) = find_run(free, lines) else { return Ok(None) };
         let offset = block * BLOCK_BYTES + line * LINE_BYTES;
-        let in_flight = self.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == 0);
-        self.change_together([
+        let in_flight = self.owner.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == 0);
+        self.owner.change_together([
             WordChange::Wide(&slab.free_lines, free & !line_mask(line, lines)),
             in_flight.map_or(WordChange::Nothing, |word| WordChange::Wide(word, offset | lines)),
         ]);
@@ -137,10 +137,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     /// Gives back lines of a dentry at once. The caller has made the dentry's seal durably zero.
     pub(crate) fn free_lines(self, offset: u64, lines: u64) -> Result<()> {
-        if !self.fs.lines_fit(offset, lines) {
+        if !self.owner.fs.lines_fit(offset, lines) {
             return Err(BadOffset { offset, length: lines * LINE_BYTES }.into());
         }
-        let in_flight = self.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == offset | lines);
+        let in_flight = self.owner.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == offset | lines);
         let with = in_flight.map_or(WordChange::Nothing, |word| WordChange::Wide(word, 0));
         self.free_line_mask(offset / BLOCK_BYTES, line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines), with)
     }
@@ -148,24 +148,24 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// Gives back the lines of a mask in one block, which were checked to be lines of dentries,
     /// together with another change that records it.
     pub(crate) fn free_line_mask(self, block: u64, mask: u64, with: WordChange<'_>) -> Result<()> {
-        if self.slot.slab.load(Relaxed) == block {
-            let own = self.slot.slab_lines.load(Relaxed);
-            self.change_together([WordChange::Wide(&self.slot.slab_lines, own | mask), with]);
+        if self.owner.slot.slab.load(Relaxed) == block {
+            let own = self.owner.slot.slab_lines.load(Relaxed);
+            self.owner.change_together([WordChange::Wide(&self.owner.slot.slab_lines, own | mask), with]);
             return freed_once(block, own & mask);
         }
-        let slab = self.fs.dram.slab(block)?;
-        let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else {
-            return self.recycler().retire_together(RetiredKind::Lines, (block, mask), with);
+        let slab = self.owner.fs.dram.slab(block)?;
+        let Some(_held) = self.owner.lock_briefly(&slab.lock, &slab.waiters)? else {
+            return self.owner.recycler().retire_together(RetiredKind::Lines, (block, mask), with);
         };
         let others = slab.free_lines.load(Relaxed);
         let free = WordChange::Wide(&slab.free_lines, others | mask);
         let state = slab.state.load(Relaxed);
         if state != SLAB_FULL && state != SLAB_NONE {
-            self.change_together([free, with]);
+            self.owner.change_together([free, with]);
             return freed_once(block, others & mask);
         }
         let [a, b, c, d] = self.list_changes(block, slab)?;
-        self.change_together([free, WordChange::Narrow(&slab.state, SLAB_LISTED), a, b, c, d, with]);
+        self.owner.change_together([free, WordChange::Narrow(&slab.state, SLAB_LISTED), a, b, c, d, with]);
         freed_once(block, others & mask)
     }
 
@@ -173,29 +173,29 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// blocks. For shards without a thread.
     pub(crate) fn give_back_lines(self) -> Result<()> {
         self.put_back_slab()?;
-        for _ in 0..self.slot.slab_count.load(Relaxed) {
+        for _ in 0..self.owner.slot.slab_count.load(Relaxed) {
             if !self.pop_slab()? {
                 break;
             }
-            if self.slot.slab_lines.load(Relaxed) == u64::MAX { self.free_slab()? } else { self.put_back_slab()? }
+            if self.owner.slot.slab_lines.load(Relaxed) == u64::MAX { self.free_slab()? } else { self.put_back_slab()? }
         }
         Ok(())
     }
 
     fn lines_of_mask(self, lines: u64) -> Option<u64> {
-        let free = self.slot.slab_lines.load(Relaxed);
+        let free = self.owner.slot.slab_lines.load(Relaxed);
         let line = find_run(free, lines)?;
         let rest = free & !line_mask(line, lines);
-        let slab = self.slot.slab.load(Relaxed) * BLOCK_BYTES;
+        let slab = self.owner.slot.slab.load(Relaxed) * BLOCK_BYTES;
         let offset = slab + line * LINE_BYTES;
-        if let Some(in_flight) = self.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == 0) {
+        if let Some(in_flight) = self.owner.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == 0) {
             in_flight.store(offset | lines, Relaxed);
         }
         step();
-        self.slot.slab_lines.store(rest, Release);
+        self.owner.slot.slab_lines.store(rest, Release);
         step();
         // The next name will want the next free line.
-        self.fs.pm.prefetch(slab + rest.trailing_zeros() as u64 % 64 * LINE_BYTES);
+        self.owner.fs.pm.prefetch(slab + rest.trailing_zeros() as u64 % 64 * LINE_BYTES);
         Some(offset)
     }
 
@@ -203,15 +203,16 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// back.
     pub(crate) fn are_in_mask(self, offset: u64, lines: u64) -> bool {
         let mask = line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines);
-        self.slot.slab.load(Relaxed) == offset / BLOCK_BYTES && self.slot.slab_lines.load(Relaxed) & mask != 0
+        self.owner.slot.slab.load(Relaxed) == offset / BLOCK_BYTES
+            && self.owner.slot.slab_lines.load(Relaxed) & mask != 0
     }
 
     /// Gives the shard a slab with room for `lines`: lines freed in the present one, one of the
     /// list, or a new block.
     fn find_slab(self, lines: u64) -> Result<()> {
-        if self.slot.slab.load(Relaxed) != 0 {
+        if self.owner.slot.slab.load(Relaxed) != 0 {
             self.take_freed()?;
-            if find_run(self.slot.slab_lines.load(Relaxed), lines).is_some() {
+            if find_run(self.owner.slot.slab_lines.load(Relaxed), lines).is_some() {
                 return Ok(());
             }
             self.put_back_slab()?;
@@ -220,8 +221,8 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
             if !self.pop_slab()? {
                 break;
             }
-            let free = self.slot.slab_lines.load(Relaxed);
-            if free == u64::MAX && self.slot.slab_count.load(Relaxed) > LISTED_SLABS_MAX {
+            let free = self.owner.slot.slab_lines.load(Relaxed);
+            if free == u64::MAX && self.owner.slot.slab_count.load(Relaxed) > LISTED_SLABS_MAX {
                 self.free_slab()?;
                 continue;
             }
@@ -235,48 +236,51 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     /// Takes over the lines that other threads freed in the shard's slab.
     fn take_freed(self) -> Result<()> {
-        let slab = self.fs.dram.slab(self.slot.slab.load(Relaxed))?;
-        let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else { return Ok(()) };
-        let free = self.slot.slab_lines.load(Relaxed) | slab.free_lines.load(Relaxed);
-        self.change_together([WordChange::Wide(&slab.free_lines, 0), WordChange::Wide(&self.slot.slab_lines, free)]);
+        let slab = self.owner.fs.dram.slab(self.owner.slot.slab.load(Relaxed))?;
+        let Some(_held) = self.owner.lock_briefly(&slab.lock, &slab.waiters)? else { return Ok(()) };
+        let free = self.owner.slot.slab_lines.load(Relaxed) | slab.free_lines.load(Relaxed);
+        self.owner.change_together([
+            WordChange::Wide(&slab.free_lines, 0),
+            WordChange::Wide(&self.owner.slot.slab_lines, free),
+        ]);
         Ok(())
     }
 
     /// Takes a block for a slab and zeroes it first: a crash may leave the slot that names a dentry
     /// without the dentry, and then no previous content may pass for one.
     fn new_slab(self) -> Result<()> {
-        let block = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_blocks(1))?.first;
-        let pm = &self.fs.pm;
+        let block = self.owner.as_owner(owned_by_slot(self.owner.ticket()), || self.allocate_blocks(1))?.first;
+        let pm = &self.owner.fs.pm;
         pm.fence(pm.stream_zeros(block * BLOCK_BYTES, BLOCK_BYTES)?);
-        let slab = self.fs.dram.slab(block)?;
-        self.change_together([
+        let slab = self.owner.fs.dram.slab(block)?;
+        self.owner.change_together([
             WordChange::Wide(&slab.free_lines, 0),
             WordChange::Narrow(&slab.state, SLAB_OWNED),
-            WordChange::Wide(self.fs.dram.block_owner(block)?, OWNED_PERMANENTLY),
-            WordChange::Wide(&self.slot.slab_lines, u64::MAX),
-            WordChange::Wide(&self.slot.slab, block),
+            WordChange::Wide(self.owner.fs.dram.block_owner(block)?, OWNED_PERMANENTLY),
+            WordChange::Wide(&self.owner.slot.slab_lines, u64::MAX),
+            WordChange::Wide(&self.owner.slot.slab, block),
         ]);
         Ok(())
     }
 
     /// Releases the shard's slab: to the end of its list if it has lines worth another try.
     fn put_back_slab(self) -> Result<()> {
-        let block = self.slot.slab.load(Relaxed);
+        let block = self.owner.slot.slab.load(Relaxed);
         if block == 0 {
             return Ok(());
         }
-        let slab = self.fs.dram.slab(block)?;
-        let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else {
+        let slab = self.owner.fs.dram.slab(block)?;
+        let Some(_held) = self.owner.lock_briefly(&slab.lock, &slab.waiters)? else {
             return self.abandon_slab(block, slab);
         };
-        let free = slab.free_lines.load(Relaxed) | self.slot.slab_lines.load(Relaxed);
+        let free = slab.free_lines.load(Relaxed) | self.owner.slot.slab_lines.load(Relaxed);
         let worth = free.count_ones() >= REVISIT_FREE_LINES;
         let [a, b, c, d] = if worth { self.list_changes(block, slab)? } else { [WordChange::Nothing; 4] };
-        self.change_together([
+        self.owner.change_together([
             WordChange::Wide(&slab.free_lines, free),
             WordChange::Narrow(&slab.state, if worth { SLAB_LISTED } else { SLAB_FULL }),
-            WordChange::Wide(&self.slot.slab, 0),
-            WordChange::Wide(&self.slot.slab_lines, 0),
+            WordChange::Wide(&self.owner.slot.slab, 0),
+            WordChange::Wide(&self.owner.slot.slab_lines, 0),
             a,
             b,
             c,
@@ -289,27 +293,27 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// thread with the lock that frees lines leaves the state of an owned slab alone.
     #[cold]
     fn abandon_slab(self, block: u64, slab: &SlabState) -> Result<()> {
-        let lines = self.slot.slab_lines.load(Relaxed);
-        self.change_together([
+        let lines = self.owner.slot.slab_lines.load(Relaxed);
+        self.owner.change_together([
             WordChange::Narrow(&slab.state, SLAB_FULL),
-            WordChange::Wide(&self.slot.slab, 0),
-            WordChange::Wide(&self.slot.slab_lines, 0),
-            WordChange::Wide(&self.slot.in_flight.lines[0], block),
-            WordChange::Wide(&self.slot.in_flight.lines[1], lines),
+            WordChange::Wide(&self.owner.slot.slab, 0),
+            WordChange::Wide(&self.owner.slot.slab_lines, 0),
+            WordChange::Wide(&self.owner.slot.in_flight.lines[0], block),
+            WordChange::Wide(&self.owner.slot.in_flight.lines[1], lines),
         ]);
-        let in_flight = &self.slot.in_flight.lines[1];
-        self.recycler().retire_together(RetiredKind::Lines, (block, lines), WordChange::Wide(in_flight, 0))
+        let in_flight = &self.owner.slot.in_flight.lines[1];
+        self.owner.recycler().retire_together(RetiredKind::Lines, (block, lines), WordChange::Wide(in_flight, 0))
     }
 
     /// Turns the shard's slab, which has no line in use, back into a free block.
     fn free_slab(self) -> Result<()> {
-        let block = self.slot.slab.load(Relaxed);
-        let slab = self.fs.dram.slab(block)?;
-        self.change_together([
+        let block = self.owner.slot.slab.load(Relaxed);
+        let slab = self.owner.fs.dram.slab(block)?;
+        self.owner.change_together([
             WordChange::Narrow(&slab.state, SLAB_NONE),
-            WordChange::Wide(self.fs.dram.block_owner(block)?, owned_by_slot(self.ticket())),
-            WordChange::Wide(&self.slot.slab, 0),
-            WordChange::Wide(&self.slot.slab_lines, 0),
+            WordChange::Wide(self.owner.fs.dram.block_owner(block)?, owned_by_slot(self.owner.ticket())),
+            WordChange::Wide(&self.owner.slot.slab, 0),
+            WordChange::Wide(&self.owner.slot.slab_lines, 0),
         ]);
         self.free_blocks(BlockRun { first: block, count: 1 })
     }
@@ -317,42 +321,42 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// Changes that append a slab to the shard's list. The oldest come first, so that a slab that
     /// does not fit does not block the list.
     fn list_changes<'c>(&'c self, block: u64, slab: &'c SlabState) -> Result<[WordChange<'c>; 4]> {
-        let count = self.slot.slab_count.load(Relaxed);
+        let count = self.owner.slot.slab_count.load(Relaxed);
         let before = match count {
-            0 => &self.slot.slab_list,
-            _ => &self.fs.dram.slab(self.slot.slab_tail.load(Relaxed) as u64)?.next,
+            0 => &self.owner.slot.slab_list,
+            _ => &self.owner.fs.dram.slab(self.owner.slot.slab_tail.load(Relaxed) as u64)?.next,
         };
         Ok([
             WordChange::Narrow(&slab.next, 0),
             WordChange::Narrow(before, block as u32),
-            WordChange::Narrow(&self.slot.slab_tail, block as u32),
-            WordChange::Narrow(&self.slot.slab_count, count + 1),
+            WordChange::Narrow(&self.owner.slot.slab_tail, block as u32),
+            WordChange::Narrow(&self.owner.slot.slab_count, count + 1),
         ])
     }
 
     /// Appends a slab in state `SLAB_LISTED` to the shard's list, while the region is being built.
     pub(crate) fn push_slab(self, block: u64, slab: &SlabState) -> Result<()> {
         let changes = self.list_changes(block, slab)?;
-        self.change_together(changes);
+        self.owner.change_together(changes);
         Ok(())
     }
 
     /// Makes the first slab of the shard's list its current one. Returns whether there was one.
     fn pop_slab(self) -> Result<bool> {
-        let count = self.slot.slab_count.load(Relaxed);
+        let count = self.owner.slot.slab_count.load(Relaxed);
         if count == 0 {
             return Ok(false);
         }
-        let block = self.slot.slab_list.load(Relaxed) as u64;
-        let slab = self.fs.dram.slab(block)?;
-        let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else { return Ok(false) };
-        self.change_together([
-            WordChange::Narrow(&self.slot.slab_list, slab.next.load(Relaxed)),
-            WordChange::Narrow(&self.slot.slab_count, count - 1),
+        let block = self.owner.slot.slab_list.load(Relaxed) as u64;
+        let slab = self.owner.fs.dram.slab(block)?;
+        let Some(_held) = self.owner.lock_briefly(&slab.lock, &slab.waiters)? else { return Ok(false) };
+        self.owner.change_together([
+            WordChange::Narrow(&self.owner.slot.slab_list, slab.next.load(Relaxed)),
+            WordChange::Narrow(&self.owner.slot.slab_count, count - 1),
             WordChange::Narrow(&slab.state, SLAB_OWNED),
-            WordChange::Wide(&self.slot.slab_lines, slab.free_lines.load(Relaxed)),
+            WordChange::Wide(&self.owner.slot.slab_lines, slab.free_lines.load(Relaxed)),
             WordChange::Wide(&slab.free_lines, 0),
-            WordChange::Wide(&self.slot.slab, block),
+            WordChange::Wide(&self.owner.slot.slab, block),
         ]);
         Ok(true)
     }

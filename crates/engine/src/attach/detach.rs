@@ -31,7 +31,7 @@ impl<M: Memory> Fs<M> {
             self.pm.fence(thread.flush_all_used_slots()?);
             thread.reclaim_orphans()?;
             // A record that stayed would be repeated after some later crash.
-            self.pm.fence(thread.clear_journal()?);
+            self.pm.fence(self.clear_journal()?);
         }
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             if let Some(shard) = self.enter_slot(index)? {

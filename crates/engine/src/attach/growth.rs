@@ -88,7 +88,7 @@ impl<M: Memory> Drop for Growth<'_, '_, M> {
             return;
         }
         // An error leaves it to the next thread that looks.
-        let _ = self.thread.settle_growth();
+        let _ = self.thread.allocator().settle_growth();
     }
 }
 
@@ -141,58 +141,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         let block = self.superblock_of(geometry)?;
         fs.pm.persist(fs.pm.write_bytes(0, &block[..DESCRIPTION_BYTES])?);
         step();
-        self.settle_growth()?;
+        self.allocator().settle_growth()?;
         // It may have got a feature since the image on the disk has its copy.
         fs.pm.persist(fs.pm.write_bytes(geometry.copy_block() * BLOCK_BYTES, &block)?);
         if fs.image_bytes() == bytes { Ok(()) } else { Err(Error::Invalid) }
-    }
-
-    /// Completes or forgets a growth that has started. The caller holds the lock of commits.
-    /// Returns whether the image has grown.
-    pub(crate) fn settle_growth(&self) -> Result<bool> {
-        let header = self.fs.header()?;
-        let wanted = header.image_size_wanted.load(Acquire);
-        if wanted == 0 {
-            return Ok(false);
-        }
-        let superblock = self.fs.superblock()?;
-        let is_described = superblock.length.load() == bytes_of(wanted) && superblock.description_verifies();
-        if is_described && let Some(geometry) = geometry_with(self.fs.geometry.attached(), wanted) {
-            header.image_size.store(wanted, Release);
-            step();
-            self.open_groups(&geometry)?;
-        }
-        step();
-        header.image_size_wanted.store(0, Release);
-        Ok(is_described)
-    }
-
-    /// Makes the new blocks free.
-    fn open_groups(&self, geometry: &Geometry) -> Result<()> {
-        const WORDS: u64 = GROUP_BLOCKS / 64;
-        let (header, dram) = (self.fs.header()?, &self.fs.dram);
-        loop {
-            let from = header.data_opened.load(Acquire);
-            if from >= geometry.data_end() {
-                return Ok(());
-            }
-            let index = from / GROUP_BLOCKS;
-            let to = geometry.data_end().min((index + 1) * GROUP_BLOCKS);
-            let group: &Group = dram.group(index)?;
-            let _held = self.lock(&group.lock, &group.waiters)?;
-            // The memory was provided up to the old end.
-            self.fs.provider().forget_provided(group, (from % GROUP_BLOCKS, to - from));
-            let (mut changes, mut free) = ([WordChange::Nothing; WORDS as usize + 2], 0);
-            for (change, number) in changes.iter_mut().zip(index * WORDS..(index + 1) * WORDS) {
-                let word = dram.block_word(number)?;
-                let bits = word.load(Relaxed) & !bits_of(number, from, to);
-                free += bits.count_zeros();
-                *change = WordChange::Wide(word, bits);
-            }
-            changes[WORDS as usize] = WordChange::Wide(&header.data_opened, to);
-            changes[WORDS as usize + 1] = WordChange::Narrow(&group.free, free);
-            self.change_together(changes);
-        }
     }
 }
 
@@ -242,16 +194,66 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<M: Memory> Allocator<'_, '_, M> {
+impl<'f, M: Memory> Allocator<'_, 'f, M> {
+    /// Completes or forgets a growth that has started. The caller holds the lock of commits.
+    /// Returns whether the image has grown.
+    pub(crate) fn settle_growth(self) -> Result<bool> {
+        let header = self.owner.fs.header()?;
+        let wanted = header.image_size_wanted.load(Acquire);
+        if wanted == 0 {
+            return Ok(false);
+        }
+        let superblock = self.owner.fs.superblock()?;
+        let is_described = superblock.length.load() == bytes_of(wanted) && superblock.description_verifies();
+        if is_described && let Some(geometry) = geometry_with(self.owner.fs.geometry.attached(), wanted) {
+            header.image_size.store(wanted, Release);
+            step();
+            self.open_groups(&geometry)?;
+        }
+        step();
+        header.image_size_wanted.store(0, Release);
+        Ok(is_described)
+    }
+
+    /// Makes the new blocks free.
+    fn open_groups(self, geometry: &Geometry) -> Result<()> {
+        const WORDS: u64 = GROUP_BLOCKS / 64;
+        let (header, dram) = (self.owner.fs.header()?, &self.owner.fs.dram);
+        loop {
+            let from = header.data_opened.load(Acquire);
+            if from >= geometry.data_end() {
+                return Ok(());
+            }
+            let index = from / GROUP_BLOCKS;
+            let to = geometry.data_end().min((index + 1) * GROUP_BLOCKS);
+            let group: &Group = dram.group(index)?;
+            let _held = self.owner.lock(&group.lock, &group.waiters)?;
+            // The memory was provided up to the old end.
+            self.owner.fs.provider().forget_provided(group, (from % GROUP_BLOCKS, to - from));
+            let (mut changes, mut free) = ([WordChange::Nothing; WORDS as usize + 2], 0);
+            for (change, number) in changes.iter_mut().zip(index * WORDS..(index + 1) * WORDS) {
+                let word = dram.block_word(number)?;
+                let bits = word.load(Relaxed) & !bits_of(number, from, to);
+                free += bits.count_zeros();
+                *change = WordChange::Wide(word, bits);
+            }
+            changes[WORDS as usize] = WordChange::Wide(&header.data_opened, to);
+            changes[WORDS as usize + 1] = WordChange::Narrow(&group.free, free);
+            self.owner.change_together(changes);
+        }
+    }
+
     /// When no block is free: whether a growth whose thread has died supplies some.
     #[cold]
     pub(crate) fn has_grown(self) -> Result<bool> {
-        let header = self.fs.header()?;
+        let header = self.owner.fs.header()?;
         if header.image_size_wanted.load(Acquire) == 0 {
             return Ok(false);
         }
         // A living thread will complete it, and need not be waited for.
-        let Some(_held) = self.lock_briefly(&header.commit_lock, &header.commit_waiters)? else { return Ok(false) };
+        let Some(_held) = self.owner.lock_briefly(&header.commit_lock, &header.commit_waiters)? else {
+            return Ok(false);
+        };
         self.settle_growth()
     }
 }

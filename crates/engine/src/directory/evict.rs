@@ -228,7 +228,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         // Nothing else leads to the last page later.
         self.fs.pm.fence(self.flush_used_slots(directory)?);
         step();
-        self.discard_changes(directory)?;
+        self.fs.discard_changes(directory)?;
         step();
         let result = self.remove_names(directory);
         // Now, not at the next indexing, which may never happen; the links and times are written

@@ -244,7 +244,7 @@ fn a_rename_that_ends_while_the_journal_is_cleared_survives_a_power_cut() {
             }
         });
         *memory.other.lock().expect("not poisoned") = Some((begin, ended));
-        fs.pm.fence(thread.clear_journal().expect("clears"));
+        fs.pm.fence(fs.clear_journal().expect("clears"));
     });
     memory.recorder.stop();
 

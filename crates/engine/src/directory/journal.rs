@@ -141,14 +141,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         renames.store(renames.load(Relaxed).wrapping_add(1), Release);
         Ok(())
     }
+}
 
+impl<M: Memory> Fs<M> {
     /// Makes the steps of all finished renames durable and clears their records. Required before
     /// anything that they name is recycled, and before the image is left clean. Returns what is
     /// flushed; the recycler fences before it releases anything.
     pub(crate) fn clear_journal(&self) -> Result<Flushed> {
-        let used = self.fs.header()?.slots_high.load(Acquire);
-        let shared = if used > OWN_PAIRS { &self.fs.header()?.journal_pairs[..] } else { &[] };
-        let own = |pair: u64| Ok(&self.fs.dram.slot(pair as u32)?.renames);
+        let used = self.header()?.slots_high.load(Acquire);
+        let shared = if used > OWN_PAIRS { &self.header()?.journal_pairs[..] } else { &[] };
+        let own = |pair: u64| Ok(&self.dram.slot(pair as u32)?.renames);
         let mut cleared = Flushed::nothing();
         for first in (0..used.min(OWN_PAIRS)).step_by(CLEARED_PAIRS) {
             let pairs = first..used.min(OWN_PAIRS).min(first + CLEARED_PAIRS as u64);
@@ -161,7 +163,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// `clear_journal` for some pairs of journal slots, at most [`CLEARED_PAIRS`], each with its
     /// count of renames.
     fn clear_pairs<'a>(&self, pairs: impl Iterator<Item = (u64, Result<&'a AtomicU64>)>) -> Result<Flushed> {
-        let pm = &self.fs.pm;
+        let pm = &self.pm;
         let mut steps = Flushed::nothing();
         // The records whose steps are flushed. A rename that ends during the fence keeps its own.
         let mut finished: [Option<(&JournalSlot, u64)>; 2 * CLEARED_PAIRS] = [None; 2 * CLEARED_PAIRS];
@@ -169,10 +171,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         for (pair, renames) in pairs {
             let renames = renames?.load(Acquire);
             for sequence in renames.saturating_sub(2)..renames {
-                let slot = self.fs.journal_slot(pair, sequence)?;
+                let slot = self.journal_slot(pair, sequence)?;
                 let record = slot.record().filter(|record| record.sequence < renames);
                 if let (Some(record), Some(entry)) = (record, finished.get_mut(count)) {
-                    steps = steps.and(self.fs.flush_steps(&record));
+                    steps = steps.and(self.flush_steps(&record));
                     *entry = Some((slot, JournalRecord::seal(&record.words())));
                     count += 1;
                 }

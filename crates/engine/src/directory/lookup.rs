@@ -164,7 +164,7 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
     /// What decides the access to a file: owner and permissions.
     #[inline]
     pub fn protection(&self, file: VisitedFile<'f>) -> Result<Protection> {
-        self.thread.protection_of(file.cachelet)
+        self.thread.fs.protection_of(file.cachelet)
     }
 
     /// The attributes of a file.

@@ -33,7 +33,7 @@
 use super::compact::is_worth_it;
 use crate::dram::{Cachelet, CountChange, CountedChange, DirectoryState, PendingChange};
 use crate::error::Result;
-use crate::fs::Thread;
+use crate::fs::{Fs, Thread};
 use crate::step::step;
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -261,20 +261,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         forbidden
     }
 
-    /// Drops the changes of a directory whose totals will be counted again. No thread changes it.
-    pub(crate) fn discard_changes(&self, directory: &Cachelet) -> Result<()> {
-        if !directory.as_directory().was_shared() {
-            return Ok(());
-        }
-        let index = self.fs.dram.index_of(directory);
-        for slot in 0..self.fs.header()?.slots_high.load(SeqCst) as u32 {
-            self.fs.dram.slot(slot)?.names.discard(index);
-        }
-        step();
-        directory.as_directory().forget_sharing();
-        Ok(())
-    }
-
     /// As the reaper of this slot: the totals of a directory whose changes it was moving are not to
     /// be relied on. May be repeated.
     pub(crate) fn recover_changes(&self) -> Result<()> {
@@ -284,6 +270,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         step();
         passing.store(0, Release);
+        Ok(())
+    }
+}
+
+impl<M: Memory> Fs<M> {
+    /// Drops the changes of a directory whose totals will be counted again. No thread changes it.
+    pub(crate) fn discard_changes(&self, directory: &Cachelet) -> Result<()> {
+        if !directory.as_directory().was_shared() {
+            return Ok(());
+        }
+        let index = self.dram.index_of(directory);
+        for slot in 0..self.header()?.slots_high.load(SeqCst) as u32 {
+            self.dram.slot(slot)?.names.discard(index);
+        }
+        step();
+        directory.as_directory().forget_sharing();
         Ok(())
     }
 }

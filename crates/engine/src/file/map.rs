@@ -35,11 +35,12 @@
 use crate::alloc::BlockRun;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Geometry, Inode, PROPERTY_INLINE, Property, assert_layout};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
+use crate::slot_owner::SlotOwner;
 use core::ops::Range;
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Layout, Memory, Pm, Region};
 
-use super::release::BlockFreer;
+use super::release::{BlockFreer, mark_tree};
 
 /// Words of a node.
 pub(super) const NODE_WORDS: u64 = 512;
@@ -527,9 +528,9 @@ impl<'m, M: Memory> Map<'m, M> {
 }
 
 /// Frees all blocks of a body that no reader can reach, at once.
-pub(crate) fn free_body<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
-    let map = thread.fs.map();
-    let mut freed = BlockFreer::new(thread);
+pub(crate) fn free_body<M: Memory>(owner: &SlotOwner<'_, M>, root: u64) -> Result<()> {
+    let map = owner.fs.map();
+    let mut freed = BlockFreer::new(owner);
     map.walk(map.root(root)?, &mut |part| freed.tree(part.tree))?;
     freed.finish()
 }
@@ -651,9 +652,9 @@ pub(crate) fn visit_data<M: Memory>(
 }
 
 /// Records the owner of all blocks of a body that are about to lose their last pointer.
-pub(crate) fn mark_body_of<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
-    let map = thread.fs.map();
-    map.walk(map.root(root)?, &mut |part| thread.files().mark_tree(part.tree))
+pub(crate) fn mark_body_of<M: Memory>(owner: &SlotOwner<'_, M>, root: u64) -> Result<()> {
+    let map = owner.fs.map();
+    map.walk(map.root(root)?, &mut |part| mark_tree(owner, part.tree))
 }
 
 /// Passes the blocks of a body to `mark`.

@@ -21,7 +21,7 @@ use crate::alloc::BlockRun;
 use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::Result;
-use crate::fs::Thread;
+use crate::slot_owner::SlotOwner;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Memory};
@@ -30,27 +30,36 @@ use pmem::{BLOCK_BYTES, Commit64, Dirty, Memory};
 const PIECES: usize = 32;
 
 /// Whether removing a pointer frees its block; if the block is shared, one reference is dropped.
-fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool> {
+fn drop_reference<M: Memory>(owner: &SlotOwner<'_, M>, tree: Tree) -> Result<bool> {
     if tree.level > 0 || !tree.is_shared() {
         return Ok(true);
     }
-    thread.fs.block_map().unshare_block(tree.block())
+    owner.fs.block_map().unshare_block(tree.block())
+}
+
+/// Before its pointer is removed: records the owner of a block or node. A shared block has
+/// none.
+pub(super) fn mark_tree<M: Memory>(owner: &SlotOwner<'_, M>, tree: Tree) -> Result<()> {
+    if tree.level == 0 && tree.is_shared() {
+        return Ok(());
+    }
+    owner.fs.block_map().mark_owner(BlockRun { first: tree.block(), count: 1 }, owner.block_owner())
 }
 
 /// Frees blocks at once, contiguous ones together.
 pub(super) struct BlockFreer<'t, 'f, M: Memory> {
-    thread: &'t Thread<'f, M>,
+    owner: &'t SlotOwner<'f, M>,
     run: BlockRun,
 }
 
 impl<'t, 'f, M: Memory> BlockFreer<'t, 'f, M> {
-    pub fn new(thread: &'t Thread<'f, M>) -> Self {
-        BlockFreer { thread, run: BlockRun { first: 0, count: 0 } }
+    pub fn new(owner: &'t SlotOwner<'f, M>) -> Self {
+        BlockFreer { owner, run: BlockRun { first: 0, count: 0 } }
     }
 
     /// One data block or node (not what is below it).
     pub fn tree(&mut self, tree: Tree) -> Result<()> {
-        if !drop_reference(self.thread, tree)? {
+        if !drop_reference(self.owner, tree)? {
             return Ok(());
         }
         if self.run.count > 0 && tree.block() == self.run.first + self.run.count {
@@ -58,28 +67,19 @@ impl<'t, 'f, M: Memory> BlockFreer<'t, 'f, M> {
             return Ok(());
         }
         let run = core::mem::replace(&mut self.run, BlockRun { first: tree.block(), count: 1 });
-        if run.count > 0 { self.thread.allocator().free_blocks(run) } else { Ok(()) }
+        if run.count > 0 { self.owner.allocator().free_blocks(run) } else { Ok(()) }
     }
 
     /// Frees the pending run.
     pub fn finish(self) -> Result<()> {
-        if self.run.count > 0 { self.thread.allocator().free_blocks(self.run) } else { Ok(()) }
+        if self.run.count > 0 { self.owner.allocator().free_blocks(self.run) } else { Ok(()) }
     }
 }
 
 impl<M: Memory> Files<'_, '_, M> {
     /// Before a change: records the owner of what the tree `old` has and `new` has not.
     pub(super) fn mark_difference(self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
-        self.fs.map().difference(at, range, (old, new), &mut |tree| self.mark_tree(tree))
-    }
-
-    /// Before its pointer is removed: records the owner of a block or node. A shared block has
-    /// none.
-    pub(super) fn mark_tree(self, tree: Tree) -> Result<()> {
-        if tree.level == 0 && tree.is_shared() {
-            return Ok(());
-        }
-        self.fs.block_map().mark_owner(BlockRun { first: tree.block(), count: 1 }, self.block_owner())
+        self.fs.map().difference(at, range, (old, new), &mut |tree| mark_tree(self.0, tree))
     }
 
     /// Frees what the tree `old` has and `new` has not. The change is durable and published. An
@@ -102,9 +102,9 @@ impl Supply {
 
     /// Between one and `count` contiguous blocks, of the `wanted` that the operation may still
     /// need.
-    pub fn take<M: Memory>(&mut self, thread: &Thread<'_, M>, count: u64, wanted: u64) -> Result<BlockRun> {
+    pub fn take<M: Memory>(&mut self, owner: &SlotOwner<'_, M>, count: u64, wanted: u64) -> Result<BlockRun> {
         if self.run.count == 0 {
-            self.run = thread.allocator().allocate_blocks(wanted.max(count))?;
+            self.run = owner.allocator().allocate_blocks(wanted.max(count))?;
         }
         let count = count.min(self.run.count);
         let run = BlockRun { first: self.run.first, count };
@@ -113,17 +113,17 @@ impl Supply {
     }
 
     /// The block that is taken next, of the `wanted` that the operation may still need.
-    pub fn next<M: Memory>(&mut self, thread: &Thread<'_, M>, wanted: u64) -> Result<u64> {
+    pub fn next<M: Memory>(&mut self, owner: &SlotOwner<'_, M>, wanted: u64) -> Result<u64> {
         if self.run.count == 0 {
-            self.run = thread.allocator().allocate_blocks(wanted)?;
+            self.run = owner.allocator().allocate_blocks(wanted)?;
         }
         Ok(self.run.first)
     }
 
     /// Gives back unused blocks.
-    pub fn give_back<M: Memory>(&mut self, thread: &Thread<'_, M>) -> Result<()> {
+    pub fn give_back<M: Memory>(&mut self, owner: &SlotOwner<'_, M>) -> Result<()> {
         let run = core::mem::replace(&mut self.run, BlockRun { first: 0, count: 0 });
-        if run.count > 0 { thread.allocator().free_blocks(run) } else { Ok(()) }
+        if run.count > 0 { owner.allocator().free_blocks(run) } else { Ok(()) }
     }
 }
 
@@ -151,7 +151,7 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
     mode: ClearMode,
     /// A node that stays, even if it is empty: something else names it, too.
     kept_node: Tree,
-    thread: &'t Thread<'f, M>,
+    owner: &'t SlotOwner<'f, M>,
     cachelet: &'t Cachelet,
     /// Trees that lost their pointer, subtrees as a whole, and are not freed yet.
     cut: [Tree; PIECES],
@@ -163,14 +163,14 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
 }
 
 impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
-    pub fn new(thread: &'t Thread<'f, M>, cachelet: &'t Cachelet, range: Range<u64>, mode: ClearMode) -> Self {
-        let (map, cut) = (thread.fs.map(), [Tree::EMPTY; PIECES]);
+    pub fn new(owner: &'t SlotOwner<'f, M>, cachelet: &'t Cachelet, range: Range<u64>, mode: ClearMode) -> Self {
+        let (map, cut) = (owner.fs.map(), [Tree::EMPTY; PIECES]);
         Clearing {
             map,
             range,
             mode,
             kept_node: Tree::EMPTY,
-            thread,
+            owner,
             cachelet,
             cut,
             cut_count: 0,
@@ -217,7 +217,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
                 if leaf.is_written() {
                     // What no program has mapped may be elsewhere; hidden, it need not be zeros.
                     if !behind_end || pm.is_resident(leaf.offset(), BLOCK_BYTES) {
-                        self.thread.fs.provider().load(leaf.offset(), BLOCK_BYTES)?;
+                        self.owner.fs.provider().load(leaf.offset(), BLOCK_BYTES)?;
                         pm.stream_zeros(leaf.offset(), BLOCK_BYTES)?.unfenced();
                     }
                     if behind_end {
@@ -229,7 +229,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
                 Ok(())
             }
             _ => {
-                self.thread.files().mark_tree(leaf)?;
+                mark_tree(self.owner, leaf)?;
                 let dirty = pm.retract(cell, 0);
                 self.add_dirty(dirty);
                 self.removed += 1;
@@ -244,7 +244,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
             let mut removed = 0;
             self.map.walk(child, &mut |part| {
                 removed += 1;
-                self.thread.files().mark_tree(part.tree)
+                mark_tree(self.owner, part.tree)
             })?;
             self.removed += removed;
             let dirty = self.map.pm.retract(cell, 0);
@@ -254,7 +254,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         // The words cleared so far are in another node: not neighbours.
         self.flush();
         if self.node(child, base)? && child != self.kept_node {
-            self.thread.files().mark_tree(child)?;
+            mark_tree(self.owner, child)?;
             let dirty = self.map.pm.retract(cell, 0);
             self.add_dirty(dirty);
             self.removed += 1;
@@ -276,7 +276,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         // A reader that still follows a removed pointer reads again.
         let version = self.cachelet.version.load(Relaxed);
         self.cachelet.version.store(version.wrapping_add(2), Release);
-        let mut freed = BlockFreer::new(self.thread);
+        let mut freed = BlockFreer::new(self.owner);
         for tree in &self.cut[..core::mem::take(&mut self.cut_count)] {
             self.map.walk(*tree, &mut |part| freed.tree(part.tree))?;
         }

@@ -7,7 +7,7 @@ use super::AllocateMode;
 use super::edit::{Edit, EditKind};
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree, free_body, mark_body_of};
 use super::mapping::is_mapped;
-use super::release::{BlockFreer, ClearMode, Clearing, from_block};
+use super::release::{BlockFreer, ClearMode, Clearing, from_block, mark_tree};
 use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
@@ -119,7 +119,7 @@ impl<M: Memory> Files<'_, '_, M> {
         let gone = || (kept..extent.extent_blocks()).map(|index| extent.extent_block(index));
         let root = Tree::inline_extent(extent.extent_block(0).word, kept).to_root();
         let blocks = property.blocks.saturating_sub(extent.extent_blocks() - kept);
-        gone().try_for_each(|block| self.mark_tree(block))?;
+        gone().try_for_each(|block| mark_tree(self.0, block))?;
         self.finish_change(cachelet, &Property { root, blocks, ..*property }, self.nothing_new())?;
         let mut freed = BlockFreer::new(self.0);
         gone().try_for_each(|block| freed.tree(block))?;
@@ -160,7 +160,7 @@ impl<M: Memory> Files<'_, '_, M> {
         }
         let mut after = Property { blocks: property.blocks.saturating_sub(removed), ..*property };
         if empty {
-            self.mark_tree(root)?;
+            mark_tree(self.0, root)?;
             (after.root, after.blocks) = (0, 0);
         }
         self.finish_change(cachelet, &after, self.nothing_new())?;

@@ -8,7 +8,7 @@
 
 use super::map::{BLOCKS_MAX, Map, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, span};
 use super::mapping::is_mapped;
-use super::release::BlockFreer;
+use super::release::{BlockFreer, mark_tree};
 use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
@@ -190,7 +190,7 @@ impl<M: Memory> Files<'_, '_, M> {
         map.walk(old, &mut |part| {
             let gone = gone(part.index, part.tree.level);
             removed += gone as u64;
-            if gone { self.mark_tree(part.tree) } else { Ok(()) }
+            if gone { mark_tree(self.0, part.tree) } else { Ok(()) }
         })?;
         let mut after = self.changed_now(property);
         after.size_bytes = size_after;

@@ -20,21 +20,24 @@ const BUCKETS_PER_OVERFLOW: u64 = 8;
 impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Grows the table for a total of `names`, as far as the layout allows.
     pub(crate) fn grow(self, names: u64) -> Result<()> {
-        let header = self.fs.header()?;
-        let wanted =
-            (names.saturating_mul(BUCKETS_PER_NAMES.0) / BUCKETS_PER_NAMES.1).min(self.fs.dram.layout.buckets_max);
-        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || !self.fs.has_growing_table() {
+        let header = self.owner.fs.header()?;
+        let wanted = (names.saturating_mul(BUCKETS_PER_NAMES.0) / BUCKETS_PER_NAMES.1)
+            .min(self.owner.fs.dram.layout.buckets_max);
+        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || !self.owner.fs.has_growing_table() {
             return Ok(());
         }
-        let Some(_growing) = self.try_lock(&header.grow_lock, &header.rare_waiters) else { return Ok(()) };
-        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        let Some(_growing) = self.owner.try_lock(&header.grow_lock, &header.rare_waiters) else { return Ok(()) };
+        let (layout, bytes) = (&self.owner.fs.dram.layout, size_of::<Bucket>() as u64);
         while header.buckets.load(Relaxed) < wanted {
             // Without memory the chains grow instead. Overflow buckets for the expected chains come
             // first: they are needed when nothing else can be evicted.
             let buckets = header.buckets.load(Relaxed);
             let overflow = (buckets / BUCKETS_PER_OVERFLOW).min(layout.overflow_max - 1);
-            let provided = self.fs.provider().provide(layout.overflow + overflow * bytes, bytes);
-            if provided.and_then(|()| self.fs.provider().provide(layout.buckets + buckets * bytes, bytes)).is_err() {
+            let provided = self.owner.fs.provider().provide(layout.overflow + overflow * bytes, bytes);
+            if provided
+                .and_then(|()| self.owner.fs.provider().provide(layout.buckets + buckets * bytes, bytes))
+                .is_err()
+            {
                 break;
             }
             if !self.split_next()? {
@@ -47,15 +50,15 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Brings one more bucket into use, unless a stopped thread has locked the one to split, or a
     /// name that is to move is held. Under the grow lock.
     fn split_next(self) -> Result<bool> {
-        let header = self.fs.header()?;
+        let header = self.owner.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
-        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        let (layout, bytes) = (&self.owner.fs.dram.layout, size_of::<Bucket>() as u64);
         let fresh_bytes = fresh_index * bytes..(fresh_index + 1) * bytes;
-        self.fs.enter_area(layout.buckets, fresh_bytes, layout.buckets_max * bytes);
+        self.owner.fs.enter_area(layout.buckets, fresh_bytes, layout.buckets_max * bytes);
         let level = 1u64 << fresh_index.ilog2();
-        let source = self.fs.dram.bucket(fresh_index - level)?;
-        let fresh = self.fs.dram.bucket(fresh_index)?;
-        let Some(_locked) = self.lock_briefly(&source.lock, &source.waiters)? else { return Ok(false) };
+        let source = self.owner.fs.dram.bucket(fresh_index - level)?;
+        let fresh = self.owner.fs.dram.bucket(fresh_index)?;
+        let Some(_locked) = self.owner.lock_briefly(&source.lock, &source.waiters)? else { return Ok(false) };
         // Room first: once entries move, nothing may fail.
         let Some(moving) = self.count_moving(source, fresh_index)? else { return Ok(false) };
         self.provide_chain(fresh, moving)?;
@@ -87,7 +90,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         while room < count {
             bucket = match bucket.overflow.load(Relaxed) {
                 0 => self.extend_chain(bucket)?,
-                index => self.fs.dram.overflow(index)?,
+                index => self.owner.fs.dram.overflow(index)?,
             };
             room += BUCKET_ENTRIES;
         }
@@ -144,7 +147,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
             if next == 0 {
                 return Ok(());
             }
-            bucket = self.fs.dram.overflow(next)?;
+            bucket = self.owner.fs.dram.overflow(next)?;
         }
         Err(Error::Busy)
     }
@@ -157,7 +160,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
             if next == 0 {
                 return Ok(());
             }
-            let following = self.fs.dram.overflow(next)?;
+            let following = self.owner.fs.dram.overflow(next)?;
             if following.entries.iter().all(|entry| entry.key.load(Relaxed) == 0) {
                 self.free_overflow(bucket, next)?;
             } else {
@@ -170,38 +173,38 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Links an empty overflow bucket to the end of a chain. One word: a reader sees the chain with
     /// or without it.
     pub(super) fn extend_chain(self, last: &'f Bucket) -> Result<&'f Bucket> {
-        let header = self.fs.header()?;
-        let link = |index: u32| Ok(&self.fs.dram.overflow(index)?.overflow);
+        let header = self.owner.fs.header()?;
+        let link = |index: u32| Ok(&self.owner.fs.dram.overflow(index)?.overflow);
         step();
         // No step in between: see `FreeList`.
         if let Some(index) = FreeList(&header.overflow_free).pop(link)? {
-            let bucket = self.fs.dram.overflow(index)?;
+            let bucket = self.owner.fs.dram.overflow(index)?;
             bucket.overflow.store(0, Release);
             last.overflow.store(index, Release);
             step();
             return Ok(bucket);
         }
-        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        let (layout, bytes) = (&self.owner.fs.dram.layout, size_of::<Bucket>() as u64);
         let index = loop {
             let index = header.overflow_next.load(Acquire);
             if index >= layout.overflow_max {
                 return Err(Error::NoMemory);
             }
-            self.fs.provider().provide(layout.overflow + index * bytes, bytes)?;
+            self.owner.fs.provider().provide(layout.overflow + index * bytes, bytes)?;
             if header.overflow_next.compare_exchange(index, index + 1, AcqRel, Acquire).is_ok() {
                 break index;
             }
         };
         last.overflow.store(index as u32, Release);
         step();
-        self.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
-        self.fs.dram.overflow(index as u32)
+        self.owner.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
+        self.owner.fs.dram.overflow(index as u32)
     }
 
     /// Frees the empty bucket `index` that follows `bucket` in a chain.
     fn free_overflow(self, bucket: &Bucket, index: u32) -> Result<()> {
-        let header = self.fs.header()?;
-        let freed = self.fs.dram.overflow(index)?;
+        let header = self.owner.fs.header()?;
+        let freed = self.owner.fs.dram.overflow(index)?;
         step();
         // No step in between: see `FreeList`.
         bucket.overflow.store(freed.overflow.load(Relaxed), Release);

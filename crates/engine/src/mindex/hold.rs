@@ -152,7 +152,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     #[inline(always)]
     pub(crate) fn hold_name(self, key: &NameKey<'_>) -> Result<HeldName<'f, M>> {
         let guard = self.guard_name(key.hash)?;
-        let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
+        let is_it = |dentry: &Dentry, offset| self.owner.fs.names(dentry, offset, key.parent, key.name);
         self.hold(0, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
     }
 
@@ -160,7 +160,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     #[inline(always)]
     pub(crate) fn hold_existing(self, key: &NameKey<'_>) -> Result<Option<HeldName<'f, M>>> {
         let guard = self.guard_name(key.hash)?;
-        self.hold(0, key.hash, guard, false, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))
+        self.hold(0, key.hash, guard, false, |dentry, offset| self.owner.fs.names(dentry, offset, key.parent, key.name))
     }
 
     /// Holds the name of a dentry: one that is in the mindex, or (`absent`) that is not in it yet.
@@ -193,7 +193,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// instruction cache.
     #[inline(never)]
     fn hold_tagged(self, tag: u64, key: &NameKey<'_>, guard: NameGuard<'f>) -> Result<HeldName<'f, M>> {
-        let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
+        let is_it = |dentry: &Dentry, offset| self.owner.fs.names(dentry, offset, key.parent, key.name);
         self.hold(tag, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
     }
 
@@ -216,7 +216,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
                 Attempt::Absent => return Ok(None),
                 Attempt::Moved => {}
                 Attempt::Taken(main, entry, value) => {
-                    self.wait_for_name(&mut wait, &main.waiters, &entry.value, value)?;
+                    self.owner.wait_for_name(&mut wait, &main.waiters, &entry.value, value)?;
                 }
             }
         }
@@ -233,9 +233,9 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         absent: bool,
         is_it: &impl Fn(&Dentry, u64) -> bool,
     ) -> Result<Attempt<'f, M>> {
-        let header = self.fs.header()?;
-        let index = self.fs.bucket_to_change(hash, header);
-        let main = self.fs.dram.bucket(index)?;
+        let header = self.owner.fs.header()?;
+        let index = self.owner.fs.bucket_to_change(hash, header);
+        let main = self.owner.fs.dram.bucket(index)?;
         let version = main.version.load(Acquire);
         let before = self.scan(main, hash, is_it);
         if let Ok(Scan::Taken(entry, value)) = before {
@@ -244,12 +244,12 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         if !absent
             && matches!(before, Ok(Scan::Absent(_)))
             && was_stable(main, version)
-            && self.fs.is_still_bucket(hash, header, index)
+            && self.owner.fs.is_still_bucket(hash, header, index)
         {
             return Ok(Attempt::Absent);
         }
         let Some(_locked) = self.lock_bucket(main)? else { return Ok(Attempt::Moved) };
-        if !self.fs.is_still_bucket(hash, header, index) {
+        if !self.owner.fs.is_still_bucket(hash, header, index) {
             return Ok(Attempt::Moved);
         }
         match before {
@@ -309,7 +309,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
                 }
                 if value & HELD != 0 {
                     // Its own is another name with the same hash.
-                    if value as u32 == self.ticket() {
+                    if value as u32 == self.owner.ticket() {
                         continue;
                     }
                     return Ok(Scan::Taken(entry, value));
@@ -317,10 +317,10 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
                 if key & LOW_40 == ABSENT {
                     return Ok(Scan::Torn);
                 }
-                let target = self.fs.target_of(value);
-                self.fs.prefetch_target(target);
+                let target = self.owner.fs.target_of(value);
+                self.owner.fs.prefetch_target(target);
                 let dentry_offset = (key & LOW_40) << 6;
-                let Ok(dentry) = self.fs.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
+                let Ok(dentry) = self.owner.fs.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
                 if is_it(dentry, dentry_offset) {
                     return Ok(Scan::Found { entry, key, value, hit: Hit { dentry, dentry_offset, target } });
                 }
@@ -329,7 +329,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
             if next == 0 {
                 return Ok(Scan::Absent(free));
             }
-            bucket = self.fs.dram.overflow(next)?;
+            bucket = self.owner.fs.dram.overflow(next)?;
         }
         Err(Error::Busy)
     }
@@ -358,7 +358,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     }
 
     fn held_value(self, hash: NameHash) -> u64 {
-        hash.value_bits() | HELD | self.ticket() as u64
+        hash.value_bits() | HELD | self.owner.ticket() as u64
     }
 
     #[inline(always)]
@@ -370,13 +370,13 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         entry: &'f BucketEntry,
         found: Option<Hit<'f>>,
     ) -> Result<HeldName<'f, M>> {
-        let region = self.fs.dram.region();
-        let record = self.free_record().ok_or(Error::Busy)?;
+        let region = self.owner.fs.dram.region();
+        let record = self.owner.free_record().ok_or(Error::Busy)?;
         record.store(region.offset_of(entry) | tag, Relaxed);
         step();
         let target = Cell::new(found.map_or(Target::UNKNOWN, |found| found.target));
         let found = found.map(|found| (found.dentry, found.dentry_offset));
-        Ok(HeldName { fs: self.fs, main, entry, hash, found, target, record, guard: NameGuard::NONE })
+        Ok(HeldName { fs: self.owner.fs, main, entry, hash, found, target, record, guard: NameGuard::NONE })
     }
 
     /// Makes a held name. Plain stores only.
@@ -403,14 +403,14 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     pub(crate) fn release_removed(self, held: HeldName<'f, M>) {
         let (main, entry) = (held.main, held.entry);
         drop(held);
-        if !self.fs.has_growing_table() || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
+        if !self.owner.fs.has_growing_table() || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
             return;
         }
         // A thread that has the bucket now leaves the chain as it is; a later removal trims it.
-        if let Some(_locked) = self.try_lock(&main.lock, &main.waiters)
+        if let Some(_locked) = self.owner.try_lock(&main.lock, &main.waiters)
             && main.change(|| self.trim_chain(main)).is_err()
         {
-            self.fs.mark_unclean();
+            self.owner.fs.mark_unclean();
         }
     }
 }

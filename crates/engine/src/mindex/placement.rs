@@ -83,7 +83,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// What guards these names, before either is held.
     #[inline(always)]
     pub(super) fn guard_names(self, hashes: [NameHash; 2]) -> Result<[NameGuard<'f>; 2]> {
-        let Some(tree) = self.fs.tree() else { return Ok([NameGuard::NONE, NameGuard::NONE]) };
+        let Some(tree) = self.owner.fs.tree() else { return Ok([NameGuard::NONE, NameGuard::NONE]) };
         let (first, second) = self.lock_guards(tree, hashes)?;
         Ok([NameGuard { _lock: Some(first) }, NameGuard { _lock: second }])
     }
@@ -98,18 +98,18 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Locks the bucket of a guarded name. `None`: interrupted by a split.
     #[inline(always)]
     pub(super) fn lock_bucket(self, main: &'f Bucket) -> Result<Option<ChangeableBucket<'f>>> {
-        if self.fs.tree().is_some() {
+        if self.owner.fs.tree().is_some() {
             return Ok(Some(ChangeableBucket { _lock: None }));
         }
-        let locked = self.lock_with(Patience::Interruptible, &main.lock, &main.waiters)?;
+        let locked = self.owner.lock_with(Patience::Interruptible, &main.lock, &main.waiters)?;
         Ok(locked.map(|lock| ChangeableBucket { _lock: Some(lock) }))
     }
 
     /// Locks the bucket of a name that is not guarded, unless another thread has it.
     #[inline(always)]
     pub(super) fn try_lock_bucket(self, main: &'f Bucket, hash: NameHash) -> Result<Option<ChangeableBucket<'f>>> {
-        let locked = match self.fs.tree() {
-            None => self.try_lock(&main.lock, &main.waiters),
+        let locked = match self.owner.fs.tree() {
+            None => self.owner.try_lock(&main.lock, &main.waiters),
             Some(tree) => self.try_lock_guard(tree, hash)?,
         };
         Ok(locked.map(|lock| ChangeableBucket { _lock: Some(lock) }))

@@ -237,10 +237,11 @@ fn rename_meanwhile_linked(
     from: (Node, &[u8]),
     flags: RenameFlags,
 ) -> Result<()> {
+    let fs = thread.fs;
     thread.rename(from, (tree.root, b"linked"), flags, |_, _| {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                let other = thread.fs.enter().expect("enters");
+                let other = fs.enter().expect("enters");
                 match other.link(tree.linked, tree.empty, b"third") {
                     // A rename that starts again calls this again.
                     Ok(()) | Err(Error::Exists) => {}

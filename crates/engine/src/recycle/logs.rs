@@ -28,9 +28,9 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         }
         // A rename of any thread may have named one of these dentries: its replay must be
         // impossible before the dentries are reused.
-        self.fs.pm.fence(self.clear_journal()?);
+        self.owner.fs.pm.fence(self.owner.fs.clear_journal()?);
         self.for_log_pages(first, owner, |page, run| {
-            self.fs.block_map().mark_owner(run, owner)?;
+            self.owner.fs.block_map().mark_owner(run, owner)?;
             self.free_dentries(page, owner)
         })
     }
@@ -39,9 +39,9 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     pub(super) fn free_log(self, first: u64, owner: u64) -> Result<()> {
         self.for_log_pages(first, owner, |page, run| {
             // If the chain leads here again, the page no longer belongs to this directory.
-            let pm = &self.fs.pm;
+            let pm = &self.owner.fs.pm;
             pm.flush(pm.set64(&page.seal, 0)).unfenced();
-            self.allocator().free_blocks(run)
+            self.owner.allocator().free_blocks(run)
         })
     }
 
@@ -53,13 +53,13 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     ) -> Result<()> {
         let mut offset = first;
         // A directory has no more pages than the image has blocks; a longer chain is a cycle.
-        for _ in 0..self.fs.blocks() {
+        for _ in 0..self.owner.fs.blocks() {
             if offset == 0 {
                 break;
             }
             let run = BlockRun { first: offset / BLOCK_BYTES, count: 1 };
-            let page = self.fs.pm.get(Pm::<LogPage>::new(offset))?;
-            if !self.fs.block_map().is_data(run) || !page.belongs_to(owner) {
+            let page = self.owner.fs.pm.get(Pm::<LogPage>::new(offset))?;
+            if !self.owner.fs.block_map().is_data(run) || !page.belongs_to(owner) {
                 return Err(crate::error::Corruption::LogPage(offset).into());
             }
             offset = page.next.load_acquire();
@@ -70,8 +70,8 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// Frees an old log: first the dentries that are recycled with it, then its pages.
     pub(super) fn free_old_log(self, item: &RetiredItem) -> Result<()> {
-        let [position, all_gone] = &self.slot.recycling_bodies[item.index];
-        let noted = &self.slot.recycling_recorded;
+        let [position, all_gone] = &self.owner.slot.recycling_bodies[item.index];
+        let noted = &self.owner.slot.recycling_recorded;
         if noted.load(Relaxed) & 1 << item.index == 0 {
             position.store(item.a, Relaxed);
             all_gone.store(0, Relaxed);
@@ -83,19 +83,19 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
             self.for_old_pages(position.load(Relaxed) & !(BLOCK_BYTES - 1), item.b, |page, _| {
                 self.free_gone(page, position)
             })?;
-            self.change_together([WordChange::Wide(position, item.a), WordChange::Wide(all_gone, 1)]);
+            self.owner.change_together([WordChange::Wide(position, item.a), WordChange::Wide(all_gone, 1)]);
         }
         self.for_old_pages(position.load(Relaxed), item.b, |page, run| {
             position.store(page.next.load_acquire(), Release);
             step();
-            self.allocator().free_blocks(run)
+            self.owner.allocator().free_blocks(run)
         })
     }
 
     /// Frees the dentries that are recycled with a page of an old log, those of one slab at a time.
     /// `position` holds the first slot.
     fn free_gone(self, page: &LogPage, position: &AtomicU64) -> Result<()> {
-        let offset = self.fs.pm.offset_of(page);
+        let offset = self.owner.fs.pm.offset_of(page);
         let first = match position.load(Relaxed) {
             before if before & !(BLOCK_BYTES - 1) == offset => before % BLOCK_BYTES,
             _ => 0,
@@ -125,22 +125,22 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         (slab, lines): (u64, u64),
         position: &AtomicU64,
     ) -> Result<()> {
-        let [block, mask] = &self.slot.in_flight.lines;
-        let next = self.fs.pm.offset_of(page) | slots.end as u64;
-        self.change_together([
+        let [block, mask] = &self.owner.slot.in_flight.lines;
+        let next = self.owner.fs.pm.offset_of(page) | slots.end as u64;
+        self.owner.change_together([
             WordChange::Wide(block, slab),
             WordChange::Wide(mask, lines),
             WordChange::Wide(position, next),
         ]);
         for slot in &page.slots[slots] {
             let Some((dentry, at, count)) = self.gone_dentry(slot.load(), page.owner.load()) else { continue };
-            let flushed = self.fs.erase_dentry_lines(dentry, at, count);
+            let flushed = self.owner.fs.erase_dentry_lines(dentry, at, count);
             if count > 1 {
                 // Names of this length are rare.
-                self.fs.pm.fence(flushed);
+                self.owner.fs.pm.fence(flushed);
             }
         }
-        self.allocator().free_line_mask(slab, lines, WordChange::Wide(mask, 0))
+        self.owner.allocator().free_line_mask(slab, lines, WordChange::Wide(mask, 0))
     }
 
     /// Dentry, offset and lines that a slot of an old log names, if they are recycled with it.
@@ -149,10 +149,10 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
             return None;
         }
         let offset = slot_address(word);
-        let dentry = self.fs.pm.get(Pm::<Dentry>::new(offset)).ok()?;
+        let dentry = self.owner.fs.pm.get(Pm::<Dentry>::new(offset)).ok()?;
         let facts = dentry.facts().filter(|facts| facts.parent == owner)?;
         let lines = dentry_lines(facts.name_length as usize);
-        (dentry.valid.load() & 1 == 0 && self.fs.lines_fit(offset, lines)).then_some((dentry, offset, lines))
+        (dentry.valid.load() & 1 == 0 && self.owner.fs.lines_fit(offset, lines)).then_some((dentry, offset, lines))
     }
 
     /// Calls `each` for the pages from `first` up to `end`. A page's link is read before the call.
@@ -163,13 +163,13 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
     ) -> Result<()> {
         let mut offset = first;
-        for _ in 0..self.fs.blocks() {
+        for _ in 0..self.owner.fs.blocks() {
             if offset == end || offset == 0 {
                 break;
             }
-            let page = self.fs.pm.get(Pm::<LogPage>::new(offset))?;
+            let page = self.owner.fs.pm.get(Pm::<LogPage>::new(offset))?;
             offset = page.next.load_acquire();
-            each(page, BlockRun { first: self.fs.pm.offset_of(page) / BLOCK_BYTES, count: 1 })?;
+            each(page, BlockRun { first: self.owner.fs.pm.offset_of(page) / BLOCK_BYTES, count: 1 })?;
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// Erases lines of a slab that hold nothing valid, and frees them.
     fn erase_and_free(self, slab: u64, lines: u64) -> Result<()> {
-        let [block, mask] = &self.slot.in_flight.lines;
+        let [block, mask] = &self.owner.slot.in_flight.lines;
         block.store(slab, Relaxed);
         step();
         mask.store(lines, Release);
@@ -202,12 +202,12 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
 
     /// Erases the in-flight lines and frees them; also for a reaper.
     pub(crate) fn finish_lines(self) -> Result<()> {
-        let [block, mask] = &self.slot.in_flight.lines;
+        let [block, mask] = &self.owner.slot.in_flight.lines;
         let (block, lines) = (block.load(Relaxed), mask.load(Relaxed));
         if lines == 0 {
             return Ok(());
         }
-        let pm = &self.fs.pm;
+        let pm = &self.owner.fs.pm;
         let mut flushed = Flushed::nothing();
         let mut rest = lines;
         while rest != 0 {
@@ -217,18 +217,18 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
             flushed = flushed.and(pm.flush(pm.set64(&line.seal, 0).and(pm.retract(&line.valid, 0))));
         }
         pm.fence(flushed);
-        self.allocator().free_line_mask(block, lines, WordChange::Wide(mask, 0))
+        self.owner.allocator().free_line_mask(block, lines, WordChange::Wide(mask, 0))
     }
 
     /// Offset and lines of the dentry that a slot of a removed directory names, if there is one and
     /// it is invalid.
     fn dead_dentry(self, word: u64, owner: u64) -> Option<(u64, u64)> {
         slot_tag(word)?;
-        let pm = &self.fs.pm;
+        let pm = &self.owner.fs.pm;
         let offset = slot_address(word);
         let dentry = pm.get(Pm::<Dentry>::new(offset)).ok()?;
         let facts = dentry.verified(pm).filter(|facts| facts.parent == owner)?;
         let lines = dentry_lines(facts.name_length as usize);
-        (dentry.valid.load() & 1 == 0 && self.fs.lines_fit(offset, lines)).then_some((offset, lines))
+        (dentry.valid.load() & 1 == 0 && self.owner.fs.lines_fit(offset, lines)).then_some((offset, lines))
     }
 }

@@ -372,8 +372,8 @@ impl<M: Memory> Watches<'_, '_, M> {
             let (flags, key) = (tables.queues[group].flags.load(Relaxed), tables.keys[group].load(SeqCst));
             let Some(mut event) = event_for(flags, sum, change) else { continue };
             let Some(ring) = Ring::new(tables, group as u32, key).filter(|_| key != 0) else { continue };
-            let (platform, wants_thread) = (self.fs.platform(), flags & REPORT_TID != 0);
-            event.process = match self.requester() {
+            let (platform, wants_thread) = (self.owner.fs.platform(), flags & REPORT_TID != 0);
+            event.process = match self.owner.requester() {
                 0 if wants_thread => platform.thread_id(),
                 0 => platform.process_id(),
                 requester if wants_thread => requester,
@@ -454,8 +454,8 @@ impl<M: Memory> Watches<'_, '_, M> {
         let (object, flags) = (new.flags.object(), new.flags.0);
         let number = if object == INODE { new.number } else { EVERYTHING };
         let tables = self.watch_tables()?;
-        let _held = self.lock(&tables.lock, &tables.waiters)?;
-        self.fs.settle_watches(tables);
+        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
+        self.owner.fs.settle_watches(tables);
         let index = match tables.find(key, number, object) {
             Some(index) => index,
             None => {
@@ -483,7 +483,7 @@ impl<M: Memory> Watches<'_, '_, M> {
             true => mark.ignored.fetch_or(new.mask, SeqCst),
             false => mark.mask.fetch_or(new.mask, SeqCst),
         };
-        self.fs.settle_watches(tables);
+        self.owner.fs.settle_watches(tables);
         Ok(())
     }
 
@@ -492,7 +492,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         let object = old.flags.object();
         let number = if object == INODE { old.number } else { EVERYTHING };
         let tables = self.watch_tables()?;
-        let _held = self.lock(&tables.lock, &tables.waiters)?;
+        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
         let index = tables.find(old.group.1, number, object).ok_or(Error::NotFound)?;
         let mark = &tables.watches[index as usize];
         let of_ignore_mask = old.flags.is_of_ignore_mask();
@@ -501,16 +501,16 @@ impl<M: Memory> Watches<'_, '_, M> {
         if (mark.mask.load(Relaxed) | mark.ignored.load(Relaxed)) & !old.kept == 0 {
             tables.remove(index);
         }
-        self.fs.settle_watches(tables);
+        self.owner.fs.settle_watches(tables);
         Ok(())
     }
 
     /// Removes all marks of a group on inodes, the mount, or the file system.
     pub fn flush_marks(self, key: u64, flags: MarkFlags) -> Result<()> {
         let tables = self.watch_tables()?;
-        let _held = self.lock(&tables.lock, &tables.waiters)?;
+        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
         tables.sweep(|mark| mark.key.load(Relaxed) == key && mark.kind.load(Relaxed) & OBJECT == flags.object());
-        self.fs.settle_watches(tables);
+        self.owner.fs.settle_watches(tables);
         Ok(())
     }
 
@@ -526,8 +526,8 @@ impl<M: Memory> Watches<'_, '_, M> {
         *into = MarkEvent::of_record(&record);
         let (flags, _) = self.mark_group_flags(group);
         let own = match flags & REPORT_TID {
-            0 => self.fs.platform().process_id(),
-            _ => self.fs.platform().thread_id(),
+            0 => self.owner.fs.platform().process_id(),
+            _ => self.owner.fs.platform().thread_id(),
         };
         if flags & UNPRIVILEGED != 0 && into.process != own {
             into.process = 0;

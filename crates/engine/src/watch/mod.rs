@@ -149,7 +149,7 @@ impl<M: Memory> Fs<M> {
 
 impl<'f, M: Memory> Watches<'_, 'f, M> {
     fn watch_tables(self) -> Result<&'f WatchTables> {
-        self.fs.watch_tables()
+        self.owner.fs.watch_tables()
     }
 
     /// A number for the two events of a move.
@@ -163,7 +163,7 @@ impl<'f, M: Memory> Watches<'_, 'f, M> {
         let armed = queue.armed.load(SeqCst);
         // In this order: a death in between leaves one wake-up too many.
         let opens = queue.flags.load(Relaxed) & (MARKS | HANDLES) == MARKS;
-        if armed & 1 == 0 && self.fs.signal_watchers(group, opens) {
+        if armed & 1 == 0 && self.owner.fs.signal_watchers(group, opens) {
             let _ = queue.armed.compare_exchange(armed, armed + 1, SeqCst, Relaxed);
         }
     }

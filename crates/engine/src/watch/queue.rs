@@ -21,7 +21,7 @@ use super::layout::{CELLS, Cell, Queue};
 use super::{WatchTables, event};
 use crate::components::Watches;
 use crate::error::Result;
-use crate::fs::Thread;
+use crate::fs::Fs;
 use crate::sync::{AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use pmem::Memory;
@@ -381,7 +381,7 @@ impl<'f> Ring<'f> {
     }
 
     /// The event at a position, after a wait for its writer.
-    fn wait_for<M: Memory>(&self, thread: &Thread<'_, M>, position: u64) -> Option<Record> {
+    fn wait_for<M: Memory>(&self, fs: &Fs<M>, position: u64) -> Option<Record> {
         for round in 0..SPINS + SLEEPS {
             if let Some(event) = self.complete(position) {
                 return Some(event);
@@ -391,7 +391,7 @@ impl<'f> Ring<'f> {
             }
             match round < SPINS {
                 true => spin_loop(),
-                false => thread.fs.platform.wait(&crate::sync::AtomicU32::new(0), 0, 1),
+                false => fs.platform.wait(&crate::sync::AtomicU32::new(0), 0, 1),
             }
         }
         None
@@ -439,7 +439,7 @@ impl<M: Memory> Watches<'_, '_, M> {
             }
             match round < SPINS {
                 true => spin_loop(),
-                false => self.fs.platform.wait(&crate::sync::AtomicU32::new(0), 0, 1),
+                false => self.owner.fs.platform.wait(&crate::sync::AtomicU32::new(0), 0, 1),
             }
         }
         // They were stopped or killed.
@@ -479,7 +479,7 @@ impl<M: Memory> Watches<'_, '_, M> {
             if head >= queue.tail.load(SeqCst) >> SHIFT {
                 return Ok(Taken::Empty);
             }
-            let Some(event) = ring.wait_for(self.0, head) else {
+            let Some(event) = ring.wait_for(self.owner.fs, head) else {
                 if queue.head.load(SeqCst) == head {
                     ring.skip(head);
                 }

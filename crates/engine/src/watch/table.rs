@@ -281,18 +281,18 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// Provides the memory of all but the entries and queues.
     fn provide_watches(self) -> Result<()> {
-        let at = self.fs.dram().layout.watches;
+        let at = self.owner.fs.dram().layout.watches;
         let (watches, names) = (offset_of!(WatchTables, watches), offset_of!(WatchTables, names));
-        self.fs.provider().provide(at + names as u64, size_of::<[NameEntry; NAMES]>() as u64)?;
+        self.owner.fs.provider().provide(at + names as u64, size_of::<[NameEntry; NAMES]>() as u64)?;
         // The start last: with it the tables are in use.
-        self.fs.provider().provide(at + 4096, watches as u64 - 4096)?;
-        self.fs.provider().provide(at, 4096)
+        self.owner.fs.provider().provide(at + 4096, watches as u64 - 4096)?;
+        self.owner.fs.provider().provide(at, 4096)
     }
 
     /// Provides the memory of a part of the tables.
     fn provide_in_watches<T>(self, tables: &WatchTables, part: &T) -> Result<()> {
         let offset = (&raw const *part).addr() - (&raw const *tables).addr();
-        self.fs.provider().provide(self.fs.dram().layout.watches + offset as u64, size_of::<T>() as u64)
+        self.owner.fs.provider().provide(self.owner.fs.dram().layout.watches + offset as u64, size_of::<T>() as u64)
     }
 
     /// Makes the group with a key, unless it exists. `NoSpace`: there are too many.
@@ -303,7 +303,7 @@ impl<M: Memory> Watches<'_, '_, M> {
     pub(super) fn make_group(self, key: u64, uid: u32, (flags, event_flags): (u32, u32)) -> Result<u32> {
         self.provide_watches()?;
         let tables = self.watch_tables()?;
-        let _held = self.lock(&tables.lock, &tables.waiters)?;
+        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
         if let Some(group) = tables.group_of(key) {
             return Ok(group);
         }
@@ -350,9 +350,9 @@ impl<M: Memory> Watches<'_, '_, M> {
     pub fn remove_watch_group(self, key: u64) -> Result<()> {
         let tables = self.watch_tables()?;
         let Some(group) = tables.group_of(key) else { return Ok(()) };
-        let _held = self.lock(&tables.lock, &tables.waiters)?;
+        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
         tables.sweep(|watch| watch.key.load(Relaxed) == key);
-        self.fs.settle_watches(tables);
+        self.owner.fs.settle_watches(tables);
         // The last step: until then another process could repeat all of it.
         let _ = tables.keys[group as usize].compare_exchange(key, 0, SeqCst, Relaxed);
         Ok(())
@@ -363,8 +363,8 @@ impl<M: Memory> Watches<'_, '_, M> {
     pub fn add_watch(self, new: &NewWatch) -> Result<i32> {
         let NewWatch { group: (group, key), number, mask, limit } = *new;
         let tables = self.watch_tables()?;
-        let _held = self.lock(&tables.lock, &tables.waiters)?;
-        self.fs.settle_watches(tables);
+        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
+        self.owner.fs.settle_watches(tables);
         let kept = mask & (event::ALL | event::EXCL_UNLINK | event::ONESHOT) | event::UNMOUNT;
         if let Some(index) = tables.find(key, number, 0) {
             let watch = &tables.watches[index as usize];
@@ -380,7 +380,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         }
         let index = self.add_entry(tables, (group, key), number, (kept, 0))?;
         tables.names_version.fetch_add(1, SeqCst);
-        self.fs.settle_watches(tables);
+        self.owner.fs.settle_watches(tables);
         Ok(watch_number(index, &tables.watches[index as usize]))
     }
 
@@ -419,7 +419,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         let tables = self.watch_tables()?;
         let index = number as u32 & (WATCHES_MAX - 1);
         let watch = &tables.watches[index as usize];
-        let _held = self.lock(&tables.lock, &tables.waiters)?;
+        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
         let is_it = watch_number(index, watch) == number && watch.key.load(Relaxed) == key;
         let is_it = is_it && watch.kind.load(Relaxed) == 0;
         if !is_it || watch.state.compare_exchange(LIVE, ENDED, AcqRel, Relaxed).is_err() {
@@ -430,7 +430,7 @@ impl<M: Memory> Watches<'_, '_, M> {
             self.add_events(group, &ring, [None, Some(last)]);
         }
         tables.remove(index);
-        self.fs.settle_watches(tables);
+        self.owner.fs.settle_watches(tables);
         Ok(())
     }
 
@@ -440,8 +440,8 @@ impl<M: Memory> Watches<'_, '_, M> {
         if tables.has_ended.load(SeqCst) == 0 {
             return Ok(());
         }
-        let _held = self.lock(&tables.lock, &tables.waiters)?;
-        self.fs.settle_watches(tables);
+        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
+        self.owner.fs.settle_watches(tables);
         Ok(())
     }
 
