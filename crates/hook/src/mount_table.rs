@@ -23,6 +23,7 @@
 //! that of tmpfs programs would skip what makes data durable.
 
 use crate::abi::entry::{DIRECTFS_FDS, NATIVE, Verdict, done};
+use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, blocking_call};
 use crate::descriptors::marks::{self, TABLE, is_hidden, kernel};
@@ -39,6 +40,8 @@ use posix::{Errno, Result};
 const LINE_BYTES_MAX: usize = 2 * 4 * user_memory::PATH_BYTES_MAX + 256;
 /// Size of the buffer for one table's line, and for pieces of the kernel's text.
 const BUFFER_BYTES: usize = 64 << 10;
+/// More than the digits of a descriptor have.
+const NAME_ROOM_BYTES: usize = 32;
 const _: () = assert!(LINE_BYTES_MAX <= BUFFER_BYTES);
 
 /// The name of the file system's kind in the tables.
@@ -123,9 +126,8 @@ pub fn list(call: &mut Call<'_>) -> Result<Verdict> {
         if listed <= 0 {
             return Ok(done(listed));
         }
-        // SAFETY: used for this call only.
-        let records = unsafe { user_memory::bytes_mut(buffer, listed as u64)? };
-        let left = without_hidden(records, call_number == libc::SYS_getdents);
+        let records = UserSlice::new(buffer, listed as usize)?;
+        let left = without_hidden(records, call_number == libc::SYS_getdents)?;
         if left > 0 {
             return Ok(done(left as i64));
         }
@@ -133,21 +135,26 @@ pub fn list(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 /// Removes the records of hidden descriptors; returns the bytes of the others.
-fn without_hidden(records: &mut [u8], is_old: bool) -> usize {
+fn without_hidden(records: UserSlice, is_old: bool) -> Result<usize> {
     // The old form has the type behind the name.
     let name_at = if is_old { 18 } else { 19 };
     let (mut at, mut left) = (0, 0);
-    while let Some(bytes) = records.get(at + 16..at + 18).map(|word| u16::from_le_bytes([word[0], word[1]])) {
-        let end = at + usize::from(bytes).max(name_at);
-        let Some(name) = records.get(at + name_at..end) else { break };
+    let mut name = [0u8; NAME_ROOM_BYTES];
+    while at + 18 <= records.bytes() {
+        let end = at + usize::from(records.read::<u16>(at + 16)?).max(name_at);
+        if end > records.bytes() {
+            break;
+        }
+        let name = &mut name[..(end - at - name_at).min(NAME_ROOM_BYTES)];
+        records.copy_to(at + name_at, name)?;
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
         if !number(name).is_some_and(is_hidden) {
-            records.copy_within(at..end, left);
+            records.move_down(at..end, left)?;
             left += end - at;
         }
         at = end;
     }
-    left
+    Ok(left)
 }
 
 /// The path of an open table, without a zero byte. `None`: it is another file.

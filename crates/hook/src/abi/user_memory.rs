@@ -245,6 +245,64 @@ pub fn fill(address: u64, bytes: &[u8]) -> Result<()> {
     check_result(unsafe { directfs_user_copy(address, bytes.as_ptr() as u64, bytes.len() as u64) })
 }
 
+/// A range of the program's memory that its other threads may change at any time. So there is no
+/// reference to it: bytes are copied out, inspected, and copied in. EFAULT where it ends or cannot
+/// be accessed.
+#[derive(Clone, Copy)]
+pub struct UserSlice {
+    address: u64,
+    bytes: usize,
+}
+
+impl UserSlice {
+    /// EFAULT where no program has memory; an empty range may be anywhere.
+    pub fn new(address: u64, bytes: usize) -> Result<UserSlice> {
+        if bytes != 0 {
+            check(address, bytes as u64)?;
+        }
+        Ok(UserSlice { address, bytes })
+    }
+
+    /// Its length.
+    pub fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    /// The address of a part.
+    fn part(self, at: usize, bytes: usize) -> Result<u64> {
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        if fits { Ok(self.address + at as u64) } else { Err(EFAULT) }
+    }
+
+    /// Copies a structure out.
+    pub fn read<T: Copy>(self, at: usize) -> Result<T> {
+        read(self.part(at, size_of::<T>())?)
+    }
+
+    /// Copies bytes out.
+    pub fn copy_to(self, at: usize, into: &mut [u8]) -> Result<()> {
+        let from = self.part(at, into.len())?;
+        // SAFETY: the bytes have room; a fault is reported.
+        check_result(unsafe { directfs_user_copy(into.as_mut_ptr() as u64, from, into.len() as u64) })
+    }
+
+    /// Moves a part towards the start.
+    pub fn move_down(self, range: Range<usize>, mut to: usize) -> Result<()> {
+        debug_assert!(to <= range.start, "a part moves towards the start");
+        if to == range.start {
+            return Ok(());
+        }
+        let mut piece = [0u8; 256];
+        for at in range.clone().step_by(piece.len()) {
+            let piece = &mut piece[..(range.end - at).min(256)];
+            self.copy_to(at, piece)?;
+            fill(self.part(to, piece.len())?, piece)?;
+            to += piece.len();
+        }
+        Ok(())
+    }
+}
+
 /// The program's buffer, for reading. The content is undefined if another thread writes it
 /// meanwhile; the program gets a signal if another thread unmaps it.
 ///
@@ -300,17 +358,8 @@ pub fn check_writable(address: u64, length: u64) -> Result<()> {
     if writable(address, length)? == length { Ok(()) } else { Err(EFAULT) }
 }
 
-/// The program's buffer, for writing.
-///
-/// # Safety
-/// As for [`bytes`].
-pub unsafe fn bytes_mut<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
-    // SAFETY: by the caller's promise.
-    let found = unsafe { bytes_writable(address, length)? };
-    if found.len() as u64 == length { Ok(found) } else { Err(EFAULT) }
-}
-
-/// [`bytes_mut`], up to the first unwritable page: EFAULT if nothing is writable.
+/// The program's buffer, for writing, up to the first unwritable page: EFAULT if nothing is
+/// writable.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -327,9 +376,9 @@ pub unsafe fn bytes_writable<'a>(address: u64, length: u64) -> Result<&'a mut [u
     Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, writable as usize) })
 }
 
-/// [`bytes_mut`] without any check: the buffer may be shorter than `length` if less is written. For
-/// copies out of the image and by `memcpy`, which end where it cannot be written. Then the call
-/// fails with EFAULT, or starts again with the length from [`bytes_writable`].
+/// [`bytes_writable`] without any check: the buffer may be shorter than `length` if less is
+/// written. For copies out of the image and by `memcpy`, which end where it cannot be written. Then
+/// the call fails with EFAULT, or starts again with the length from [`bytes_writable`].
 ///
 /// # Safety
 /// As for [`bytes`]; and nothing else writes there.
@@ -394,6 +443,22 @@ mod tests {
         }
         let mut copy = [0u8; 16];
         assert_eq!(copy_string(pages as u64 + 4093, &mut copy), Ok(2));
+    }
+
+    #[test]
+    fn parts_of_a_slice_move_down_whole_and_end_with_it() {
+        let mut bytes: [u8; 1000] = core::array::from_fn(|index| index as u8);
+        let expected: [u8; 1000] =
+            core::array::from_fn(|index| if (10..710).contains(&index) { index + 20 } else { index } as u8);
+        let slice = UserSlice::new(&raw mut bytes as u64, 1000).unwrap();
+        slice.move_down(30..730, 10).unwrap();
+        let mut copy = [0u8; 1000];
+        slice.copy_to(0, &mut copy).unwrap();
+        assert_eq!(copy, expected);
+        assert_eq!(slice.read::<u16>(998), Ok(u16::from_le_bytes([copy[998], copy[999]])));
+        assert_eq!(slice.read::<u16>(999), Err(EFAULT));
+        assert_eq!(slice.move_down(990..1001, 0), Err(EFAULT));
+        assert_eq!(slice.copy_to(usize::MAX, &mut copy), Err(EFAULT));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! descriptor has a mark on a wake file. Which flags and masks are valid the kernel decides.
 
 use crate::abi::entry::{FDS_MAX, NATIVE, Verdict};
+use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, native_with};
 use crate::calls::names::{at, by_node, on_directory};
@@ -24,6 +25,8 @@ use engine::{Node, Thread};
 use posix::path::LastLink;
 use posix::{Capabilities, Errno, MarkGroupFlags, Result, Want};
 
+/// More than an event of the kernel has: two names, their handles, and a pidfd.
+const KERNEL_EVENT_BYTES_MAX: usize = 1024;
 const FAN_CLOEXEC: u32 = 1;
 
 const MARK_ADD: u32 = 1;
@@ -300,15 +303,17 @@ impl Reader<'_> {
         if length == 0 {
             return Ok(start);
         }
-        // SAFETY: used for this call only.
-        let events = unsafe { user_memory::bytes_mut(self.into.address + start as u64, length as u64)? };
+        let events = UserSlice::new(self.into.address + start as u64, length)?;
+        let mut event = [0u8; KERNEL_EVENT_BYTES_MAX];
         let known = self.session.caller.thread.watches().wake_handles(self.into.group.0);
         let (mut from, mut to) = (0, 0);
         while from + METADATA_BYTES <= length {
-            let bytes = events[from..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes)) as usize;
+            let bytes = events.read::<u32>(from)? as usize;
             let end = from + bytes.clamp(METADATA_BYTES, length - from);
-            if !self.is_wake_event(&events[from..end], known) {
-                events.copy_within(from..end, to);
+            let event = &mut event[..(end - from).min(KERNEL_EVENT_BYTES_MAX)];
+            events.copy_to(from, event)?;
+            if !self.is_wake_event(event, known) {
+                events.move_down(from..end, to)?;
                 to += end - from;
             }
             from = end;

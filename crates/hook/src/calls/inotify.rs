@@ -15,6 +15,7 @@
 //! - The numbers of watches in the mount are above all that the kernel assigns.
 
 use crate::abi::entry::{FDS_MAX, NATIVE, Next, Verdict, done};
+use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, native_with};
 use crate::calls::fanotify;
@@ -196,14 +197,13 @@ fn without_wake_events(buffer: u64, length: usize, wake_watch: i32) -> Result<us
     if length == 0 {
         return Ok(0);
     }
-    // SAFETY: used for this call only.
-    let events = unsafe { user_memory::bytes_mut(buffer, length as u64)? };
+    let events = UserSlice::new(buffer, length)?;
     let (mut from, mut to) = (0, 0);
-    while let Some(head) = events.get(from..from + EVENT_BYTES) {
-        let word = |at: usize| head[at..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-        let end = (from + EVENT_BYTES + word(12) as usize).min(length);
-        if word(0) as i32 != wake_watch {
-            events.copy_within(from..end, to);
+    while from + EVENT_BYTES <= length {
+        let [watch, _, _, name_bytes] = events.read::<[u32; 4]>(from)?;
+        let end = (from + EVENT_BYTES + name_bytes as usize).min(length);
+        if watch as i32 != wake_watch {
+            events.move_down(from..end, to)?;
             to += end - from;
         }
         from = end;

@@ -387,11 +387,6 @@ fn readlink_by(call: &mut Call<'_>, by: PathArguments, into: u64, room: u64) -> 
         if room <= 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: used for this call only.
-        if let Ok(into) = unsafe { user_memory::bytes_mut(into, room as u64) } {
-            return caller.readlink(node, into).map(|length| length as i64);
-        }
-        // Only the part that is filled must be accessible.
         let mut target = [0u8; user_memory::PATH_BYTES_MAX];
         let room = target.len().min(room as usize);
         let length = caller.readlink(node, &mut target[..room])?;

@@ -10,6 +10,7 @@
 //! further shared table.
 
 use crate::abi::entry::{NATIVE, Verdict, done};
+use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, blocking_call, native_with};
 use crate::calls::kernel_objects;
@@ -72,9 +73,9 @@ fn path_of(call: &mut Call<'_>, address: u64, length: u64) -> Result<Option<usiz
     if address == 0 || !(FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&length) {
         return Ok(None);
     }
-    // SAFETY: used for this call only.
-    let given = unsafe { user_memory::bytes(address, length as u64)? };
-    let (family, path) = given.split_at(FAMILY_BYTES);
+    let mut given = [0u8; FAMILY_BYTES + PATH_BYTES];
+    UserSlice::new(address, length)?.copy_to(0, &mut given[..length])?;
+    let (family, path) = given[..length].split_at(FAMILY_BYTES);
     let path = path.split(|&byte| byte == 0).next().unwrap_or_default();
     if family != (libc::AF_UNIX as u16).to_ne_bytes() || path.is_empty() {
         return Ok(None);
@@ -247,8 +248,9 @@ pub fn restore_name(address: u64, length: u32, room: u32) -> Result<Option<u32>>
     if address == 0 || !(FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&reported) {
         return Ok(None);
     }
-    // SAFETY: used for this call only.
-    let (family, path) = unsafe { user_memory::bytes(address, reported as u64)? }.split_at(FAMILY_BYTES);
+    let mut given = [0u8; FAMILY_BYTES + PATH_BYTES];
+    UserSlice::new(address, reported)?.copy_to(0, &mut given[..reported])?;
+    let (family, path) = given[..reported].split_at(FAMILY_BYTES);
     if family != (libc::AF_UNIX as u16).to_ne_bytes() {
         return Ok(None);
     }

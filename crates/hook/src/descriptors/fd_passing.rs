@@ -10,6 +10,7 @@
 //! the file system is detached.
 
 use crate::abi::entry::{NATIVE, Verdict, done};
+use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, blocking_call, native_with};
 use crate::calls::sockets::{self, Address};
@@ -103,8 +104,7 @@ pub fn sendmmsg(call: &mut Call<'_>) -> Result<Verdict> {
         let to = sockets::destination(call, message.name, message.name_bytes)?;
         let (mut room, mut found) = ([0u8; 512], to.is_some());
         let bytes = (message.control_bytes as usize).min(room.len());
-        // SAFETY: used for this call only.
-        room[..bytes].copy_from_slice(unsafe { user_memory::bytes(message.control, bytes as u64)? });
+        UserSlice::new(message.control, bytes)?.copy_to(0, &mut room[..bytes])?;
         let session = call.begin()?.session;
         each_descriptor(&mut room[..bytes], |fd| {
             found |= travels(&session, number_of(fd)).is_some();
@@ -153,8 +153,7 @@ fn send(
     fd_numbers::release_cached();
     let Inside { session, copy, .. } = context.begin(server)?;
     let control = &mut copy[..bytes];
-    // SAFETY: used for this call only.
-    control.copy_from_slice(unsafe { user_memory::bytes(message.control, bytes as u64)? });
+    UserSlice::new(message.control, bytes)?.copy_to(0, control)?;
     let mut token_files = [(0, FdToken { index: 0, secret: 0 }); SENT_MAX];
     let mut count = 0;
     let replaced = each_descriptor(control, |fd| {
@@ -322,8 +321,10 @@ fn received(call: &mut Call<'_>, address: u64, room: u32, flags: i32) -> Result<
         return Ok(());
     }
     let Inside { session, copy, .. } = call.begin()?;
-    // SAFETY: used for this call only.
-    let control = unsafe { user_memory::bytes_mut(message.control, message.control_bytes)? };
+    let (control, copy) = copy.split_at_mut(CONTROL_BYTES_MAX);
+    let bytes = control.len().min(message.control_bytes as usize);
+    let control = &mut control[..bytes];
+    UserSlice::new(message.control, bytes)?.copy_to(0, control)?;
     each_descriptor(control, |fd| {
         let fd = number_of(fd);
         if let Some(token) = read_fd_token(fd) {
