@@ -580,11 +580,14 @@ fn a_wait_for_a_name_allows_eviction_of_its_directory() {
     let look = |name: &'static [u8]| {
         std::thread::spawn(move || world.fs().enter().expect("enters").lookup(root, name).map(drop))
     };
+    // A wait that lasts would look for its reason, and find damage.
+    PLATFORM.holds_waits.store(true, SeqCst);
     let waiting = look(b"gone");
     while PLATFORM.waits.load(SeqCst) == 0 {
         std::thread::yield_now();
     }
     DirectoryState::mark_needs_recount(thread.cachelet(root).expect("a cachelet"));
+    PLATFORM.holds_waits.store(false, SeqCst);
     let evicting = look(b"there");
     let end = std::time::Instant::now() + std::time::Duration::from_secs(600);
     while !(waiting.is_finished() && evicting.is_finished()) {

@@ -27,6 +27,8 @@ pub(crate) struct TestPlatform {
     dead: Mutex<BTreeSet<u32>>,
     /// How often a thread has waited.
     pub waits: AtomicU32,
+    /// Waits do not end.
+    pub holds_waits: AtomicBool,
     /// The time of a stopped clock; zero: the clock runs.
     pub now_ns: AtomicI64,
     /// Memory that was not provided before is refused.
@@ -50,6 +52,7 @@ impl TestPlatform {
         TestPlatform {
             dead: Mutex::new(BTreeSet::new()),
             waits: AtomicU32::new(0),
+            holds_waits: AtomicBool::new(false),
             now_ns: AtomicI64::new(0),
             is_full: AtomicBool::new(false),
             reports: Mutex::new(Vec::new()),
@@ -78,6 +81,9 @@ impl Platform for TestPlatform {
     }
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
         self.waits.fetch_add(1, Ordering::SeqCst);
+        while self.holds_waits.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
         if schedule::is_on() {
             schedule::pause();
         } else if word.load(Ordering::SeqCst) == expected {
