@@ -168,8 +168,8 @@ impl<'f, M: Memory> SlotOwner<'f, M> {
         }
     }
 
-    /// [`Thread::lock`] for a caller that can go another way. `None`: the owner keeps the lock for
-    /// longer than a thread does that is not stopped.
+    /// [`SlotOwner::lock`] for a caller that can go another way. `None`: the owner keeps the lock
+    /// for longer than a thread does that is not stopped.
     #[inline]
     pub(crate) fn lock_with(
         &self,

@@ -134,5 +134,7 @@ fn write_entry<M: Memory>(
     let words = property.words();
     let dirty = fs.pm.set_all(&entry.words, &words);
     let sealed = fs.pm.commit_record(entry, Property::seal(&words, sequence, number, generation));
+    // Otherwise it lies over the newer entry, or recovery takes the other one.
+    debug_assert_eq!(inode.property(number, generation).map(|newest| newest.1), Some(sequence), "recovery takes it");
     fs.pm.flush(dirty.and(sealed))
 }

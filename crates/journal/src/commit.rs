@@ -161,7 +161,10 @@ impl<D: Disk> Writer<'_, D> {
         }
         self.write_chunk(true)?;
         self.end.sequence += 1;
-        debug_assert_eq!(store.load().sequence + 1, self.end.sequence, "another thread commits at the same time");
+        let before = store.load();
+        debug_assert_eq!(before.sequence + 1, self.end.sequence, "another thread commits at the same time");
+        debug_assert!(before.used_bytes < self.end.used_bytes && !before.needs_trim, "it lies behind all others");
+        debug_assert_eq!(before.generation, self.end.generation, "no checkpoint has trimmed the log meanwhile");
         if is_injected!(EndMovedBeforeFlush) {
             store.store(&self.end);
         }

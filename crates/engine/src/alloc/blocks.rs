@@ -171,6 +171,11 @@ impl<'f, M: Memory> BlockMap<'f, M> {
         (run.first / GROUP_BLOCKS..end).try_for_each(|group| self.provider().provide_group(group))
     }
 
+    /// Whether a block is in use.
+    pub(crate) fn is_used(self, block: u64) -> bool {
+        self.dram.block_word(block / 64).is_ok_and(|word| word.load(Relaxed) >> (block % 64) & 1 != 0)
+    }
+
     /// While the region is being built: marks blocks as in use. Returns how many were marked
     /// already.
     pub(crate) fn mark_blocks(self, run: BlockRun) -> Result<u64> {

@@ -293,7 +293,9 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
             return if held.is_none() { Err(Error::NoInodes) } else { Ok(()) };
         }
         // Crash point: zeroed but not named, the blocks are free again after recovery.
+        debug_assert_eq!(entry.load(), 0, "segments are added, never replaced");
         pm.persist(pm.commit(entry, fresh.entry().word(), written));
+        debug_assert!(self.owner.fs.segment(segments).is_some(), "recovery finds the segment");
         self.finish_segment(segments)
     }
 

@@ -26,7 +26,7 @@ use crate::format::{
 };
 use crate::property::DurableProperty;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm};
+use pmem::{BLOCK_BYTES, Cell64, Commit64, LINE_BYTES, Memory, Pm};
 
 /// The target of a log slot.
 #[derive(Clone, Copy)]
@@ -122,6 +122,15 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
             self.repair_flip(offset, flip).ok()?;
         }
         page.belongs_to(owner).then_some(page)
+    }
+
+    /// Whether a log slot of directory `owner` leads to a name, as it is now: what a call asserts
+    /// before the fence after which its name must survive. Corrects no bits.
+    pub(crate) fn follows(self, slot: &Commit64, owner: u64) -> bool {
+        let dentry = self.pm.get(Pm::<Dentry>::new(slot_address(slot.load())));
+        let page = self.pm.get(Pm::<LogPage>::new(self.pm.offset_of(slot) / BLOCK_BYTES * BLOCK_BYTES));
+        dentry.is_ok_and(|dentry| dentry.verified(&self.pm).is_some())
+            && page.is_ok_and(|page| matches!(self.log_entry(slot.load(), owner, page), LogEntry::Name { .. }))
     }
 
     /// The target of a slot of directory `owner`.

@@ -390,6 +390,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fill_new_cachelet(fresh);
         // Crash point: any subset of the four lines is durable. Recovery verifies all of them
         // before it follows the slot (attach::recovery).
+        debug_assert!(self.fs.recovery().follows(prepared.slot.word, prepared.parent), "recovery follows the slot");
         self.fence_names(inode.and(dentry));
         self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();

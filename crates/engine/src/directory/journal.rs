@@ -17,7 +17,7 @@
 
 use crate::dram::SHARED_JOURNAL_PAIRS;
 use crate::error::{Error, Result};
-use crate::format::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot};
+use crate::format::{Dentry, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot};
 use crate::fs::{Fs, Thread};
 use crate::lock::LockGuard;
 use crate::sync::AtomicU64;
@@ -90,11 +90,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let steps = steps.map_or(Flushed::nothing(), |record| self.fs.flush_steps(&record));
         let slot = self.fs.journal_slot(pair, sequence)?;
         let words = JournalRecord { sequence, ..*record }.words();
+        debug_assert!(self.fs.names_verify(record), "recovery repeats a record only if all its dentries verify");
         for (cell, word) in slot.words.iter().zip(words) {
             // Flushed with the whole slot below.
             pm.set64(cell, word).unflushed();
         }
         pm.commit_record(slot, JournalRecord::seal(&words)).unflushed();
+        debug_assert_eq!(slot.record(), Some(JournalRecord { sequence, ..*record }), "recovery reads what was written");
         Ok(pm.flush_all(slot).and(steps))
     }
 
@@ -144,6 +146,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 }
 
 impl<M: Memory> Fs<M> {
+    /// Whether all dentries verify that a record gives names.
+    fn names_verify(&self, record: &JournalRecord) -> bool {
+        let mut named = record.moves.iter().map(|moved| moved.dentry).filter(|&offset| offset != 0);
+        named.all(|offset| {
+            self.pm.get(Pm::<Dentry>::new(offset)).is_ok_and(|dentry| dentry.verified(&self.pm).is_some())
+        })
+    }
+
     /// Makes the steps of all finished renames durable and clears their records. Required before
     /// anything that they name is recycled, and before the image is left clean. Returns what is
     /// flushed; the recycler fences before it releases anything.

@@ -425,6 +425,10 @@ impl<M: Memory> Files<'_, '_, M> {
             cachelet.version.store(version.wrapping_add(1), Relaxed);
             fence(Release);
         }
+        debug_assert!(
+            new.is_empty() || self.fs.block_map().is_used(new.block()),
+            "a pointer leads to a block that is taken"
+        );
         let dirty = self.fs.pm.commit(slot, new.word, durable);
         let swapped = self.fs.pm.flush(dirty);
         let committed = self.commit_property(cachelet, after, durable).map(|flushed| {
