@@ -74,7 +74,7 @@ pub(crate) unsafe fn flush_lines(address: *const u8, length: usize) {
 #[inline(always)]
 pub(crate) fn store_fence() {
     #[cfg(miri)]
-    core::sync::atomic::fence(Ordering::SeqCst);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     // SAFETY: sfence has no operands and is part of the x86-64 baseline. It is not declared
     // `nomem`, so the compiler moves no store across it.
     #[cfg(not(miri))]
