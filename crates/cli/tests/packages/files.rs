@@ -41,7 +41,7 @@ fn everything_is_installed_and_works_from_there() {
         ("usr/sbin/mount.directfs".to_owned(), "../bin/directfs"),
         ("usr/sbin/mount.fuse.directfs".to_owned(), "../bin/directfs"),
         (format!("{LIBRARIES}/libdirectfs.so"), "libdirectfs.so.0"),
-        (format!("{LIBRARIES}/libdirectfs.so.0"), "libdirectfs.so.0.1.0"),
+        (format!("{LIBRARIES}/libdirectfs.so.0"), concat!("libdirectfs.so.", env!("CARGO_PKG_VERSION"))),
     ] {
         assert_eq!(root.join(&link).read_link().expect("a link"), Path::new(target), "{link}");
     }
