@@ -85,6 +85,18 @@ fn the_required_glibc_is_the_documented_one() {
     };
     let documented = (2, 34);
     assert!(needed <= documented, "the program needs glibc {needed:?}");
-    let readme = std::fs::read_to_string(sources().join("README.md")).expect("README.md");
-    assert!(readme.contains("glibc 2.34"), "README.md does not name glibc 2.34");
+    for document in ["README.md", "docs/guide.md"] {
+        let text = std::fs::read_to_string(sources().join(document)).expect(document);
+        assert!(text.contains("glibc 2.34"), "{document} does not name glibc 2.34");
+    }
+}
+
+/// `.ci/release` builds the library with it.
+#[test]
+fn the_oldest_rust_is_named_where_readers_look() {
+    let oldest = concat!("Rust ", env!("CARGO_PKG_RUST_VERSION"));
+    for document in ["docs/guide.md", "crates/directfs/src/lib.rs"] {
+        let text = std::fs::read_to_string(sources().join(document)).expect(document);
+        assert!(text.contains(oldest), "{document} does not name {oldest}");
+    }
 }
