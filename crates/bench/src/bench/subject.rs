@@ -124,7 +124,7 @@ impl Subject {
     pub fn disk_without_syncs() -> Option<Result<Subject>> {
         let subject = has(WITHOUT_SYNCS).then(Subject::disk).flatten()?;
         Some(subject.map(|mut subject| {
-            subject.name += ", eatmydata";
+            subject.name += " with eatmydata";
             subject.place += ", under eatmydata";
             subject.access = AccessMethod::Kernel { in_memory: false, without_syncs: true };
             subject
