@@ -27,6 +27,7 @@ Examples:
   directfs bench --only store --html store.html  a tree by an object store, beside tar and others
   directfs bench --only engine                   the engine in this process: flushes, recovery
   directfs bench --quick --json > bench.json
+  directfs bench --draw bench.json > work.svg    a chart of the programs in a kept report
 
 Keys of --json: version, date, machine, floor, scaling, timer_ns, subjects, absent, sections,
 engine, load_after.
@@ -72,6 +73,9 @@ pub struct Bench {
     /// Write a self-contained page with plots.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Measure nothing; draw the chart of programs in this report of --json, as SVG.
+    #[arg(long, value_name = "REPORT", exclusive = true)]
+    pub draw: Option<PathBuf>,
 }
 
 /// Systems that can be measured in addition to directories.
@@ -83,6 +87,8 @@ pub enum BenchSubject {
     Tmpfs,
     /// The file system of the disk, in the directory for temporary files.
     Disk,
+    /// The disk under eatmydata(1): syncs do nothing.
+    Eatmydata,
     /// No other system.
     None,
 }

@@ -26,7 +26,7 @@ struct timespec;
  The version of this header; directfs_version() returns that of the library.
  */
 #define DIRECTFS_VERSION_MAJOR 0
-#define DIRECTFS_VERSION_MINOR 1
+#define DIRECTFS_VERSION_MINOR 2
 #define DIRECTFS_VERSION_PATCH 0
 
 
@@ -210,7 +210,7 @@ extern "C" {
 const char *directfs_message(void);
 
 /*
- The version of the library, for example "0.1.0".
+ The version of the library, for example "0.2.0".
  */
 const char *directfs_version(void);
 

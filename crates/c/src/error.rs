@@ -91,7 +91,7 @@ pub extern "C" fn directfs_message() -> *const c_char {
     text.unwrap_or(c"".as_ptr())
 }
 
-/// The version of the library, for example "0.1.0".
+/// The version of the library, for example "0.2.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn directfs_version() -> *const c_char {
     const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {

@@ -83,6 +83,10 @@ fn the_manual_page_names_every_function() {
     let declared = functions(&read("include/directfs.h"));
     assert!(declared.len() > 60, "{declared:?}");
     let page = read("man/directfs.3");
+    assert!(
+        page.contains(concat!("\"DirectFS ", env!("CARGO_PKG_VERSION"), "\"")),
+        "man/directfs.3 is of another version"
+    );
     let missing: Vec<_> = declared.iter().filter(|name| !page.contains(&format!("{name}("))).collect();
     assert!(missing.is_empty(), "man/directfs.3 does not have {missing:?}");
     let named: BTreeSet<String> = functions(&page.replace("\\fB", " ").replace("\\fR", " "));

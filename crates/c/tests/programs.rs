@@ -57,14 +57,16 @@ impl Installed {
         let [libraries, headers] = ["lib", "include"].map(|name| prefix.path().join(name));
         std::fs::create_dir_all(libraries.join("pkgconfig")).expect("creates");
         std::fs::create_dir(&headers).expect("creates");
-        symlink(built.join("libdirectfs.so"), libraries.join("libdirectfs.so.0.1.0")).expect("links");
-        symlink("libdirectfs.so.0.1.0", libraries.join("libdirectfs.so.0")).expect("links");
+        let versioned = concat!("libdirectfs.so.", env!("CARGO_PKG_VERSION"));
+        symlink(built.join("libdirectfs.so"), libraries.join(versioned)).expect("links");
+        symlink(versioned, libraries.join("libdirectfs.so.0")).expect("links");
         symlink("libdirectfs.so.0", libraries.join("libdirectfs.so")).expect("links");
         symlink(built.join("libdirectfs.a"), libraries.join("libdirectfs.a")).expect("links");
         symlink(Path::new(CRATE).join("include/directfs.h"), headers.join("directfs.h")).expect("links");
         let description = std::fs::read_to_string(Path::new(CRATE).join("directfs.pc")).expect("directfs.pc");
         let description = description.replace("prefix=/usr\n", &format!("prefix={}\n", prefix.path().display()));
         let description = description.replace("lib/x86_64-linux-gnu", "lib");
+        let description = description.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
         std::fs::write(libraries.join("pkgconfig/directfs.pc"), description).expect("writes");
         Installed(prefix)
     }
@@ -171,7 +173,7 @@ fn the_header_suits_c_plus_plus() {
     }
     let installed = Installed::new();
     let program = installed.compile(&["c++", "-std=c++17"], "tests/kit/plus.cc", false);
-    assert_eq!(installed.run(&program, &[]), "0.1.0 No such file or directory\n");
+    assert_eq!(installed.run(&program, &[]), concat!(env!("CARGO_PKG_VERSION"), " No such file or directory\n"));
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Layout {
 }
 
 const LAYOUTS: [Layout; 2] = [
-    Layout { class: "wide", width: 760, left: 230, labels_above: false },
+    Layout { class: "wide", width: 820, left: 290, labels_above: false },
     Layout { class: "narrow", width: 340, left: 2, labels_above: true },
 ];
 
@@ -127,9 +127,11 @@ impl Bars {
 
     /// The chart as a picture of its own, with its legend, on paper that is dark on dark screens.
     pub fn picture(&self, palette: &Palette) -> String {
-        const HEAD_HEIGHT: i32 = 44;
+        const LEGEND_TOP: i32 = 22;
         let layout = &PICTURE;
-        let height = HEAD_HEIGHT + self.rows.iter().map(|row| layout.height_of(row)).sum::<i32>();
+        let (places, legend_lines) = self.legend_places(layout);
+        let head_height = LEGEND_TOP + legend_lines * LABEL_HEIGHT + 6;
+        let height = head_height + self.rows.iter().map(|row| layout.height_of(row)).sum::<i32>();
         let mut drawing = String::new();
         {
             let root = SVGBackend::with_string(&mut drawing, (layout.width as u32, height as u32)).into_drawing_area();
@@ -137,20 +139,34 @@ impl Bars {
             let _ = root.fill(&WHITE);
             let style = |colour| text(12, colour).pos(Pos::new(HPos::Left, VPos::Center));
             let _ = root.draw(&Text::new(self.summary.clone(), (layout.left, 10), style(&DIM)));
-            let mut x = layout.left;
-            for system in &self.systems {
-                let square =
-                    Rectangle::new([(x, 22), (x + BAR_HEIGHT, 22 + BAR_HEIGHT)], palette.colour(system).filled());
-                let _ = root.draw(&square);
-                let _ = root.draw(&Text::new(system.clone(), (x + BAR_HEIGHT + 5, 28), style(&INK)));
-                x += BAR_HEIGHT + 24 + 7 * system.chars().count() as i32;
+            for (system, (x, line)) in self.systems.iter().zip(places) {
+                let y = LEGEND_TOP + line * LABEL_HEIGHT;
+                let square = [(x, y), (x + BAR_HEIGHT, y + BAR_HEIGHT)];
+                let _ = root.draw(&Rectangle::new(square, palette.colour(system).filled()));
+                let _ = root.draw(&Text::new(system.clone(), (x + BAR_HEIGHT + 5, y + 6), style(&INK)));
             }
-            self.draw_rows(&root, layout, palette, &Marks { name: String::new(), values: Vec::new() }, HEAD_HEIGHT);
+            self.draw_rows(&root, layout, palette, &Marks { name: String::new(), values: Vec::new() }, head_height);
             let _ = root.present();
         }
         let head = format!("<svg role=\"img\" aria-label=\"{}\" ", escape(&self.summary));
         let drawing = drawing.replacen("<svg ", &head, 1);
         drawing.replacen(">\n", &format!(">\n<style>{}</style>\n", palette.dark()), 1)
+    }
+
+    /// Where each system stands in the legend of a picture: its place from the left, and its line;
+    /// and the number of lines.
+    fn legend_places(&self, layout: &Layout) -> (Vec<(i32, i32)>, i32) {
+        let (mut x, mut line) = (layout.left, 0);
+        let mut places = Vec::new();
+        for system in &self.systems {
+            let width = BAR_HEIGHT + 24 + 7 * system.chars().count() as i32;
+            if x + width > layout.width && x > layout.left {
+                (x, line) = (layout.left, line + 1);
+            }
+            places.push((x, line));
+            x += width;
+        }
+        (places, line + 1)
     }
 
     fn draw_rows<B: DrawingBackend>(
@@ -313,7 +329,7 @@ mod tests {
         let page = chart.marked(&palette, &marks(15.0));
         // Both widths have the mark. It lies half as far as the longest bar reaches.
         assert_eq!(page.matches("<polyline").count(), 2, "{page}");
-        assert!(page.contains("points=\"449,") && page.contains("the &lt;paper&gt;"), "{page}");
+        assert!(page.contains("points=\"509,") && page.contains("the &lt;paper&gt;"), "{page}");
         assert_eq!(chart.marked(&palette, &marks(f64::NAN)), without);
         // The mark has the colour of text, which is light on dark screens.
         let dark = palette.style();

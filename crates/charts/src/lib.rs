@@ -33,8 +33,9 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
+/// Text of a size in the pixels of a style sheet, of which plotters draws 1 / 1.24.
 fn text(size: u32, colour: &RGBColor) -> TextStyle<'static> {
-    ("system-ui, sans-serif", size).into_font().color(colour)
+    ("system-ui, sans-serif", f64::from(size) * 1.24).into_font().color(colour)
 }
 
 /// A chart with its legend, as one element that a screen reader reads as the sentence `summary`.

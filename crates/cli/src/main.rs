@@ -14,6 +14,7 @@ mod run;
 mod statistics;
 
 use arguments::{Cli, Command, MountHelper};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use console::{asking, interrupt, mounts, output, terminal, units};
 use std::ffi::OsString;
@@ -149,7 +150,12 @@ fn parse(words: Vec<OsString>) -> Cli {
         _ => None,
     };
     let json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    let without = if json { words.get(1).and_then(|word| why_without_json(word.to_str()?)) } else { None };
     Cli::try_parse_from(words).unwrap_or_else(|error| {
+        let error = match without {
+            Some(why) if error.kind() == ErrorKind::UnknownArgument => Cli::command().error(error.kind(), why),
+            _ => error,
+        };
         let failure = own_code.map_or(error.exit_code(), i32::from);
         if json && error.use_stderr() {
             let text = error.render().to_string();
@@ -167,6 +173,24 @@ fn parse(words: Vec<OsString>) -> Cli {
             _ => std::process::exit(if error.use_stderr() { failure } else { 0 }),
         }
     })
+}
+
+/// Why a command has no `--json`: its standard output is something else.
+fn why_without_json(command: &str) -> Option<&'static str> {
+    match command {
+        "run" => Some(
+            "`run` has no --json: its standard output is that of the program. Its exit code says how the program ended \
+             (125: `run` failed); `directfs profile --json --output FILE` reports the calls",
+        ),
+        "export" => Some(
+            "`export` has no --json: its standard output is the archive. Exit code 0 means that the archive is whole",
+        ),
+        "dump" => Some(
+            "`dump` has no --json: its text follows the bytes of the image format (docs/format.md). For figures use \
+             `info --json`, for open files `ps --json`",
+        ),
+        _ => None,
+    }
 }
 
 /// Reports a failure; with `json` also as the result on standard output.

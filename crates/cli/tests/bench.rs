@@ -34,6 +34,84 @@ fn legend(page: &str) -> Vec<(&str, &str)> {
     page.split("<div class=legend>").flat_map(|part| part.split("<span>").skip(1).filter_map(entry)).collect()
 }
 
+/// The seconds of a program by system, in the page on performance.
+fn seconds_of_the_page(program: &str) -> Option<Vec<String>> {
+    let page = document("docs/performance.md");
+    let section = page.split_once("\n### Work\n").expect("the heading").1.split("\n#").next()?.to_owned();
+    section.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")).find_map(|row| {
+        let mut cells = row.split(" | ").map(|cell| cell.split("; ").collect::<Vec<_>>());
+        let at = cells.next()?.iter().position(|name| *name == program)?;
+        cells.map(|cell| cell.get(at).map(|text| (*text).to_owned())).collect()
+    })
+}
+
+fn document(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn the_chart_of_the_readme_is_drawn_from_kept_figures_and_the_page_on_performance_has_them() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("docs/work.json");
+    let drawn = directfs(&["bench", "--draw", kept.to_str().unwrap()]);
+    assert!(drawn.status.success(), "{}", stderr(&drawn));
+    let picture = stdout(&drawn);
+    let message = "docs/work.svg is old: `directfs bench --draw docs/work.json >docs/work.svg` makes it again";
+    assert!(picture == document("docs/work.svg"), "{message}");
+    assert!(document("README.md").contains("docs/work.svg"), "README.md does not show the chart");
+    let report: Value = serde_json::from_slice(&fs::read(&kept).unwrap()).unwrap();
+    for row in report["sections"][0]["rows"].as_array().unwrap() {
+        let program = row["what"].as_str().unwrap();
+        assert!(picture.contains(program), "{program}: {picture}");
+        let shown = seconds_of_the_page(program).unwrap_or_else(|| panic!("docs/performance.md lacks {program}"));
+        for (cell, text) in row["cells"].as_array().unwrap().iter().zip(shown) {
+            let places = text.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+            let seconds = format!("{:.places$}", cell["median_ns"].as_f64().unwrap() / 1e9);
+            assert_eq!(seconds, text, "{program} in docs/performance.md");
+            assert!(picture.contains(&format!("{text} s")), "{program}: {picture}");
+        }
+    }
+    // It is read on light and dark screens: the paper has a colour of its own.
+    let dark = picture.split_once("<style>").and_then(|(_, rest)| rest.split("</style>").next()).expect("a style");
+    assert!(dark.contains("svg [fill=\"#FFFFFF\"]{fill:#181818}svg [stroke=\"#FFFFFF\"]"), "{dark}");
+    assert!(dark.contains("svg [fill=\"#222222\"]{fill:#dddddd}"), "{dark}");
+}
+
+#[test]
+fn a_disk_is_known_by_its_syncs_and_measured_without_them_where_eatmydata_is_installed() {
+    let arguments = ["bench", "--quick", "--only", "small", "--beside", "disk,eatmydata", "--sizes", "32"];
+    let report = json(&directfs(&[&arguments[..], &["--threads", "1", "--repeat", "1", "--json"]].concat()));
+    let subjects = report["subjects"].as_array().unwrap();
+    assert!(subjects[0]["sync_ns"].as_f64().unwrap() > 0.0, "{report}");
+    assert!(subjects[0]["place"].as_str().unwrap().contains("to write and sync 4 KiB takes"), "{report}");
+    let has_it = Command::new("eatmydata").arg("true").output().is_ok();
+    if has_it {
+        assert!(subjects[1]["name"].as_str().unwrap().ends_with(" with eatmydata"), "{report}");
+        assert!(subjects[1]["sync_ns"].is_null(), "{report}");
+    } else {
+        assert!(report["absent"][0].as_str().unwrap().contains("there is no program eatmydata"), "{report}");
+    }
+}
+
+#[test]
+fn what_is_no_report_of_programs_is_not_drawn() {
+    let directory = scratch();
+    let file = directory.path().join("report.json");
+    for (text, why) in [
+        ("text", "is not a report of `directfs bench --json`"),
+        ("{}", "it has no sections"),
+        (r#"{"sections": [{"group": "calls"}]}"#, "bench --only programs --json"),
+        (r#"{"sections": [{"group": "programs", "subjects": [], "rows": []}]}"#, "it has none of the programs tar -xf"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let refused = directfs(&["bench", "--draw", file.to_str().unwrap()]);
+        assert_eq!(refused.status.code(), Some(1), "{text}");
+        assert!(refused.stdout.is_empty() && stderr(&refused).contains(why), "{text}: {}", stderr(&refused));
+    }
+    // It draws what was measured, and measures nothing.
+    assert_eq!(directfs(&["bench", "--draw", file.to_str().unwrap(), "--quick"]).status.code(), Some(2));
+}
+
 /// A page that stands alone, and gives each system one colour in all its legends.
 fn check_page(page: &str) {
     assert!(page.contains("<svg") && page.contains("id=report"), "plots, and the figures for programs");

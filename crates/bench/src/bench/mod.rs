@@ -55,6 +55,9 @@ use workloads::durable;
 
 /// Runs the benchmark.
 pub fn run(arguments: &Bench) -> Result<()> {
+    if let Some(kept) = &arguments.draw {
+        return draw(kept);
+    }
     interrupt::catch()?;
     let plan = Plan::make(arguments)?;
     if let Some(page) = &arguments.html {
@@ -70,6 +73,16 @@ pub fn run(arguments: &Bench) -> Result<()> {
         true => println!("{}", serde_json::to_string_pretty(&report)?),
         false => report::print(&report),
     }
+    Ok(())
+}
+
+/// Prints the picture of a report that was kept.
+fn draw(kept: &Path) -> Result<()> {
+    let text = std::fs::read(kept).with_context(|| format!("cannot read {}", kept.display()))?;
+    let report = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not a report of `directfs bench --json`", kept.display()))?;
+    crate::terminal::end_with_reader();
+    print!("{}", report::picture(&report).with_context(|| kept.display().to_string())?);
     Ok(())
 }
 
@@ -172,6 +185,11 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     for (kind, found, what) in [
         (BenchSubject::Tmpfs, Subject::tmpfs as fn() -> Option<Result<Subject>>, "tmpfs: no writable tmpfs was found"),
         (BenchSubject::Disk, Subject::disk, "the disk: no writable directory on a disk was found"),
+        (
+            BenchSubject::Eatmydata,
+            Subject::disk_without_syncs,
+            "the disk under eatmydata: there is no program eatmydata, or no writable directory on a disk",
+        ),
     ] {
         if wanted.contains(&kind) {
             match found() {

@@ -73,8 +73,8 @@ const SYSTEMS: [System; 4] = [
             "\"$DIRECTFS\" run --image $URL --read-only -- sh -c \"$WORK\"",
         ],
         at: "/mnt/directfs/tree",
-        // The process that fetched for the run ends.
-        clean: "while ls cache/directfs/store/mounts/* > /dev/null 2>&1; do sleep 0.01; done",
+        // The process that fetched for the run ends. Its mount is not read: it may be ending.
+        clean: "while [ \"$(ls -A cache/directfs/store/mounts 2> /dev/null)\" ]; do sleep 0.01; done",
     },
     System {
         name: "tar",

@@ -5,6 +5,7 @@ use super::plan::SpaceNeeds;
 use super::scratch::{Scratch, SpaceNeeded, require_memory};
 use super::session::Session;
 use super::task::{Outcome, Task, Work, Workers};
+use super::workloads::tree::has;
 use crate::mounted::Mounted;
 use crate::mounts::RUN_DIRECTORY;
 use anyhow::{Context, Result, ensure};
@@ -12,7 +13,8 @@ use console::images::make_shown;
 use image::{Image, MakeOptions, OpenImage};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -21,6 +23,9 @@ use std::time::{Duration, Instant};
 const MEMORY_KINDS: [&str; 2] = ["tmpfs", "ramfs"];
 /// File systems on a disk to compare with.
 const DISK_KINDS: [&str; 9] = ["ext4", "xfs", "btrfs", "ext3", "ext2", "f2fs", "zfs", "bcachefs", "overlay"];
+
+/// The program under which syncs do nothing.
+const WITHOUT_SYNCS: &str = "eatmydata";
 
 /// A measured system.
 pub struct Subject {
@@ -45,8 +50,8 @@ enum AccessMethod {
     Run { image: PathBuf, always_flush: bool },
     /// Through a mount of an image, which exists while a worker runs.
     Mount { image: PathBuf, options: String, mounted: Option<Mounted> },
-    /// Through the kernel.
-    Kernel { in_memory: bool },
+    /// Through the kernel; `without_syncs`: under eatmydata(1), so that syncs do nothing.
+    Kernel { in_memory: bool, without_syncs: bool },
 }
 
 impl Subject {
@@ -115,6 +120,34 @@ impl Subject {
         Some(Subject::kernel(&name, &place, Scratch::beside_others(&place, "disk")))
     }
 
+    /// The disk, for programs whose syncs do nothing, if the machine has eatmydata(1).
+    pub fn disk_without_syncs() -> Option<Result<Subject>> {
+        let subject = has(WITHOUT_SYNCS).then(Subject::disk).flatten()?;
+        Some(subject.map(|mut subject| {
+            subject.name += " with eatmydata";
+            subject.place += ", under eatmydata";
+            subject.access = AccessMethod::Kernel { in_memory: false, without_syncs: true };
+            subject
+        }))
+    }
+
+    /// How long a disk takes to write and sync 4 KiB, which shows what kind of disk it is.
+    pub fn sync_ns(&self) -> Option<f64> {
+        const SYNCS: usize = 65;
+        if !self.is_disk() {
+            return None;
+        }
+        let file = File::create(self.scratch.path().join("synced")).ok()?;
+        let mut times = Vec::with_capacity(SYNCS);
+        for at in 0..SYNCS {
+            let started = Instant::now();
+            file.write_all_at(&[1; 4096], 4096 * at as u64).and_then(|()| file.sync_data()).ok()?;
+            times.push(started.elapsed().as_nanos() as f64);
+        }
+        times.sort_by(f64::total_cmp);
+        Some(times[SYNCS / 2])
+    }
+
     /// A directory given by the user.
     pub fn named(directory: &Path) -> Result<Subject> {
         Subject::kernel(&directory.display().to_string(), directory, Scratch::in_empty(directory))
@@ -141,7 +174,7 @@ impl Subject {
             name: name.into(),
             place,
             cold,
-            access: AccessMethod::Kernel { in_memory },
+            access: AccessMethod::Kernel { in_memory, without_syncs: false },
             session: None,
             timer_ns: 0,
             round_per_file: None,
@@ -151,7 +184,7 @@ impl Subject {
 
     /// Whether it is a file system of the kernel on a disk.
     pub fn is_disk(&self) -> bool {
-        matches!(self.access, AccessMethod::Kernel { in_memory: false })
+        matches!(self.access, AccessMethod::Kernel { in_memory: false, without_syncs: false })
     }
 
     /// Opens its image, to keep it in use between the programs of a worker.
@@ -180,7 +213,7 @@ impl Subject {
             AccessMethod::Run { .. } | AccessMethod::Mount { .. } => {
                 MEMORY_KINDS.contains(&kind_of(self.scratch.path()).as_str())
             }
-            AccessMethod::Kernel { in_memory } => in_memory,
+            AccessMethod::Kernel { in_memory, .. } => in_memory,
         }
     }
 
@@ -190,7 +223,7 @@ impl Subject {
             AccessMethod::Run { .. } | AccessMethod::Mount { .. } => {
                 SpaceNeeded { bytes: needs.image().bytes + needs.materials_bytes(), files: 1 }
             }
-            AccessMethod::Kernel { in_memory } => needs.kernel(in_memory),
+            AccessMethod::Kernel { in_memory, .. } => needs.kernel(in_memory),
         }
     }
 
@@ -305,7 +338,14 @@ impl AccessMethod {
     /// The command that starts a worker.
     fn command(&self, scratch: &Scratch) -> Result<Command> {
         let own = std::env::current_exe().context("cannot find this program's file; is /proc mounted?")?;
-        let mut command = Command::new(&own);
+        let mut command = match self {
+            AccessMethod::Kernel { without_syncs: true, .. } => {
+                let mut command = Command::new(WITHOUT_SYNCS);
+                command.arg(&own);
+                command
+            }
+            _ => Command::new(&own),
+        };
         let mount_point = scratch.mount_point();
         let scratch = scratch.path();
         let place = match self {

@@ -140,6 +140,24 @@ fn examples_of_help_that_read_json_find_their_keys() {
 }
 
 #[test]
+fn a_command_without_json_says_why() {
+    for (arguments, code, why) in [
+        (&["run", "--json", "--", "true"][..], 125, "its standard output is that of the program"),
+        (&["export", "work.img", "--json"], 2, "its standard output is the archive"),
+        (&["dump", "work.img", "superblock", "--json"], 2, "`info --json`"),
+    ] {
+        let output = directfs(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert!(stderr(&output).contains(why), "{arguments:?}: {}", stderr(&output));
+        // Also this failure is an object, as one of a command that has the option.
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(value["error"].as_str().is_some_and(|error| error.contains(why)), "{arguments:?}: {value}");
+    }
+    // An option of the program is its own.
+    assert_eq!(directfs(&["run", "--", "test", "--json"]).status.code(), Some(0));
+}
+
+#[test]
 fn a_command_with_json_reports_its_failure_in_json_too() {
     let directory = scratch();
     let file = directory.path().join("text");

@@ -41,7 +41,7 @@ fn everything_is_installed_and_works_from_there() {
         ("usr/sbin/mount.directfs".to_owned(), "../bin/directfs"),
         ("usr/sbin/mount.fuse.directfs".to_owned(), "../bin/directfs"),
         (format!("{LIBRARIES}/libdirectfs.so"), "libdirectfs.so.0"),
-        (format!("{LIBRARIES}/libdirectfs.so.0"), "libdirectfs.so.0.1.0"),
+        (format!("{LIBRARIES}/libdirectfs.so.0"), concat!("libdirectfs.so.", env!("CARGO_PKG_VERSION"))),
     ] {
         assert_eq!(root.join(&link).read_link().expect("a link"), Path::new(target), "{link}");
     }
@@ -85,6 +85,18 @@ fn the_required_glibc_is_the_documented_one() {
     };
     let documented = (2, 34);
     assert!(needed <= documented, "the program needs glibc {needed:?}");
-    let readme = std::fs::read_to_string(sources().join("README.md")).expect("README.md");
-    assert!(readme.contains("glibc 2.34"), "README.md does not name glibc 2.34");
+    for document in ["README.md", "docs/guide.md"] {
+        let text = std::fs::read_to_string(sources().join(document)).expect(document);
+        assert!(text.contains("glibc 2.34"), "{document} does not name glibc 2.34");
+    }
+}
+
+/// `.ci/release` builds the library with it.
+#[test]
+fn the_oldest_rust_is_named_where_readers_look() {
+    let oldest = concat!("Rust ", env!("CARGO_PKG_RUST_VERSION"));
+    for document in ["docs/guide.md", "crates/directfs/src/lib.rs"] {
+        let text = std::fs::read_to_string(sources().join(document)).expect(document);
+        assert!(text.contains(oldest), "{document} does not name {oldest}");
+    }
 }

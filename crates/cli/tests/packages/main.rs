@@ -13,6 +13,7 @@ mod static_file;
 #[path = "../support/mod.rs"]
 mod support;
 mod surroundings;
+mod workflows;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -49,7 +49,11 @@ fn build_wheel() -> PathBuf {
 /// What a registry and pip ask of a wheel: its description, and the glibc that it promises to need.
 fn check_wheel(environment: &Path, wheel: &Path) {
     let name = wheel.file_name().expect("a name").to_string_lossy().into_owned();
-    assert!(name.starts_with("directfs-0.1.0-cp39-abi3-") && name.ends_with("x86_64.whl"), "{name}");
+    assert!(
+        name.starts_with(concat!("directfs-", env!("CARGO_PKG_VERSION"), "-cp39-abi3-"))
+            && name.ends_with("x86_64.whl"),
+        "{name}"
+    );
     run(Command::new(environment.join("bin/twine")).args(["check", "--strict"]).arg(wheel)).expect("twine");
     let shown = run(Command::new(environment.join("bin/auditwheel")).arg("show").arg(wheel)).expect("auditwheel");
     let shown = text(&shown.stdout).replace('\n', " ");

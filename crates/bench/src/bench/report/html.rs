@@ -5,9 +5,11 @@ use super::table::format_figure;
 use super::{EngineReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, SubjectReport, Unit};
 use crate::arguments::BenchGroup;
 use crate::bench::statistics::Figure;
-use crate::units::{count, counted, duration};
+use crate::units::{clock, count, counted, duration};
 use charts::{Bars, Line, Lines, Palette, Scale, escape};
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 const STYLE: &str = "
 :root { --met: #0b6e4f; --missed: #c8553d; --ink: #222; --paper: #fff; --dim: #666; --rule: #ddd }
@@ -59,7 +61,7 @@ fn head(report: &Report) -> String {
         "<p class=dim>Storing, flushing and fencing one cache line takes {} here. Reading the clock takes {}, which is subtracted. The run took {}.</p>",
         duration(report.floor.median_ns),
         duration(report.timer_ns as f64),
-        duration(report.took_s * 1e9)
+        clock(Duration::from_secs_f64(report.took_s))
     );
     if let Some(words) = report.scaling_description() {
         let _ = write!(text, "<p class=dim>{words}</p>");
@@ -138,8 +140,12 @@ fn section_text(at: usize, section: &SectionReport, report: &Report, palette: &P
     if section.group == BenchGroup::Cold {
         text += &meanings_of_cold(section, report);
     }
+    let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for LeftOut { subject, reason } in &section.left_out {
-        let _ = write!(text, "<p class=dim>not on {}: {}</p>", escape(subject), escape(reason));
+        absent.entry(reason).or_default().push(subject);
+    }
+    for (reason, subjects) in absent {
+        let _ = write!(text, "<p class=dim>not on {}: {}</p>", escape(&subjects.join(", ")), escape(reason));
     }
     let scales = section.scaling && section.rows.iter().any(|row| row.members > 1);
     text += &match (scales, section.group) {
@@ -176,7 +182,8 @@ fn bars(section: &SectionReport, palette: &Palette) -> String {
         let bars = Bars { summary, systems: section.subjects.clone(), scale: Scale::OfEachRow, rows };
         format!("<p class=dim>{meaning}</p>{}", bars.html(palette))
     };
-    let (rates, times): (Vec<&Row>, Vec<&Row>) = section.rows.iter().partition(is_rate);
+    let measured = section.rows.iter().filter(|row| row.cells.iter().any(|cell| cell.figure.is_some()));
+    let (rates, times): (Vec<&Row>, Vec<&Row>) = measured.partition(is_rate);
     let rows = |rows: Vec<&Row>| rows.into_iter().map(bar_row).collect();
     chart(rows(times), "time: shorter is faster") + &chart(rows(rates), "rate: longer is faster")
 }
@@ -186,7 +193,8 @@ fn bar_row(row: &Row) -> charts::Row {
         Unit::Rate | Unit::Bandwidth => figure.per_second,
         Unit::Call | Unit::Duration => figure.time.median_ns,
     };
-    let value = |figure: &Figure| (length(figure), format_figure(figure, row.unit));
+    let unit = if row.unit == Unit::Bandwidth { " GB/s" } else { "" };
+    let value = |figure: &Figure| (length(figure), format_figure(figure, row.unit) + unit);
     let values = row.cells.iter().map(|cell| cell.figure.as_ref().map(value)).collect();
     charts::Row { label: row.label(), values }
 }

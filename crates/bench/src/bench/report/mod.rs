@@ -1,10 +1,13 @@
 //! The results of the benchmark: one [`Report`], shown as tables ([`table`]), as JSON (its
-//! serialisation) and as a page with plots ([`html`]).
+//! serialisation) and as a page with plots ([`html`]). A kept one is drawn as a picture
+//! ([`picture`]).
 
 mod html;
+mod picture;
 mod table;
 
 pub use html::page;
+pub use picture::picture;
 pub use table::print;
 
 use super::engine::{self, Scale, Written};
@@ -16,7 +19,7 @@ use super::threads::Scaling;
 use super::workloads::calls::Call;
 use super::workloads::data;
 use crate::arguments::BenchGroup;
-use crate::units::{counted, size};
+use crate::units::{counted, duration, size};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -89,6 +92,9 @@ pub struct SubjectReport {
     pub cold: &'static str,
     /// The cost of reading the clock in its worker; already subtracted.
     pub timer_ns: u64,
+    /// The median time that a disk takes to write and sync 4 KiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_ns: Option<f64>,
 }
 
 /// A table.
@@ -193,8 +199,11 @@ pub struct Cell {
 impl SubjectReport {
     /// The report of a subject.
     pub fn of(subject: &Subject) -> SubjectReport {
-        let (name, place) = (subject.name.clone(), subject.place.clone());
-        SubjectReport { name, place, cold: subject.cold, timer_ns: subject.timer_ns() }
+        let (name, mut place, sync_ns) = (subject.name.clone(), subject.place.clone(), subject.sync_ns());
+        if let Some(ns) = sync_ns {
+            place += &format!("; to write and sync 4 KiB takes {}", duration(ns));
+        }
+        SubjectReport { name, place, cold: subject.cold, timer_ns: subject.timer_ns(), sync_ns }
     }
 }
 
