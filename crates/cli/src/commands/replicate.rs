@@ -13,7 +13,7 @@
 
 use super::stores::{explained, state_of};
 use crate::arguments::Replicate;
-use crate::statistics::replace_file;
+use crate::statistics::{remove_unfinished, replace_file};
 use crate::{interrupt, units};
 use anyhow::{Context, Error, Result};
 use image::ImageError;
@@ -54,6 +54,8 @@ pub fn run(arguments: &Replicate) -> Result<()> {
         !(is_interrupted() && seconds >= LAST)
     };
     let store = Store::open(&arguments.url, Cache::of_user(), Arc::new(watch)).map_err(explained)?;
+    let figures = [Cache::of_user().replica_figures(&arguments.image), arguments.prometheus.clone()];
+    figures.iter().flatten().for_each(|path| remove_unfinished(path));
     let mut work = Work::new(arguments, store, silence);
     loop {
         let (is_last, begun) = (is_interrupted(), Instant::now());
@@ -206,7 +208,7 @@ impl<'a> Work<'a> {
                 self.sweep()
             }
             Err(error) if is_last => Err(self.unfinished(error)),
-            Err(error @ (StoreError::Request { .. } | StoreError::Overtaken { .. })) => {
+            Err(error @ (StoreError::Request { .. } | StoreError::Overtaken { .. } | StoreError::Busy { .. })) => {
                 drop(source);
                 self.wait_for_store(&error)
             }
@@ -268,7 +270,9 @@ impl<'a> Work<'a> {
                     lock(&self.silence).ends();
                     return Ok(());
                 }
-                Err(error @ (StoreError::Request { .. } | StoreError::Overtaken { .. })) => fail(&error),
+                Err(error @ (StoreError::Request { .. } | StoreError::Overtaken { .. } | StoreError::Busy { .. })) => {
+                    fail(&error)
+                }
                 Err(StoreError::Stopped) => return Ok(()),
                 Err(error) => return Err(explained(error)),
             }
