@@ -55,6 +55,16 @@ pub enum StoreError {
         /// Location of the object.
         object: String,
     },
+    /// A directory has no room.
+    #[error(
+        "cannot {action} {object}: its file system is full, or a limit on its use is reached; make room, and repeat the command"
+    )]
+    Full {
+        /// What was tried.
+        action: &'static str,
+        /// Location of the object.
+        object: String,
+    },
     /// There is no image.
     #[error("no image at {shown}; check bucket and prefix, or push one: directfs push IMAGE {shown}")]
     NoImage {

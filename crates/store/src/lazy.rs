@@ -238,7 +238,7 @@ impl Lazy {
         let contact = Arc::new(contact);
         let (watching, shown) = (Arc::clone(&contact), location.shown.clone());
         let watch: Arc<Watch> = Arc::new(move |event| match event {
-            Event::Waiting { seconds } => watching.wait(seconds, &shown),
+            Event::Waiting { seconds, .. } => watching.wait(seconds, &shown),
             Event::Done { .. } | Event::Older { .. } => true,
         });
         let objects = Objects::new(location, watch);

@@ -51,8 +51,10 @@ pub enum Event {
     },
     /// A request has had no answer yet, or a failed one. Follows every quarter of a second.
     Waiting {
-        /// Seconds since the request began.
+        /// Seconds without progress.
         seconds: u64,
+        /// The store refused the last attempt.
+        is_failing: bool,
     },
     /// The store names an older state than this user has seen there.
     Older {
@@ -170,14 +172,17 @@ impl Objects {
     ) -> Result<T, StoreError> {
         // The last progress.
         let mut last = Instant::now();
-        let mut attempt = 1;
+        let (mut attempt, mut is_failing) = (1, false);
         loop {
-            let answer = self.wait(progress, &mut last, request()).await?;
+            let answer = self.wait(progress, (&mut last, is_failing), request()).await?;
             let silent = last.elapsed();
             let error = match answer {
                 Some(Ok(value)) => return Ok(value),
                 Some(Err(Failure::Lasting(error))) => return Err(error),
-                Some(Err(Failure::Passing(error))) => error,
+                Some(Err(Failure::Passing(error))) => {
+                    is_failing = true;
+                    error
+                }
                 None => {
                     let reason = format!(
                         "the store has not answered for {} s; check the network and the store's address",
@@ -191,7 +196,7 @@ impl Objects {
             }
             let is_damaged = matches!(error, StoreError::Damaged { .. });
             let pause = if is_damaged { PAUSE } else { PAUSE * (1 << attempt) };
-            self.wait(progress, &mut last, tokio::time::sleep(pause)).await?;
+            self.wait(progress, (&mut last, is_failing), tokio::time::sleep(pause)).await?;
             attempt += 1;
         }
     }
@@ -200,7 +205,7 @@ impl Objects {
     async fn wait<T>(
         &self,
         progress: &Progress,
-        last: &mut Instant,
+        (last, is_failing): (&mut Instant, bool),
         request: impl Future<Output = T>,
     ) -> Result<Option<T>, StoreError> {
         let mut request = std::pin::pin!(request);
@@ -218,7 +223,7 @@ impl Objects {
             if let Ok(answer) = answer {
                 return Ok(Some(answer));
             }
-            self.notify(Event::Waiting { seconds: last.elapsed().as_secs() })?;
+            self.notify(Event::Waiting { seconds: last.elapsed().as_secs(), is_failing })?;
             if last_part.elapsed() >= ATTEMPT_SILENCE + progress.sending {
                 return Ok(None);
             }
@@ -260,6 +265,7 @@ impl Objects {
             Error::Generic { source, .. } if source.is::<NoObject>() => {
                 Failure::Lasting(StoreError::Damaged { object, reason: source.to_string() })
             }
+            Error::Generic { source, .. } if is_full(&*source) => Failure::Lasting(StoreError::Full { action, object }),
             Error::UnknownConfigurationKey { .. } | Error::InvalidPath { .. } => {
                 Failure::Lasting(StoreError::Request { action, object, reason })
             }
@@ -473,6 +479,13 @@ impl Objects {
     }
 }
 
+/// Whether a directory's file system has no room, or its user may have no more of it.
+fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let kinds = [std::io::ErrorKind::StorageFull, std::io::ErrorKind::QuotaExceeded, std::io::ErrorKind::FileTooLarge];
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(|cause| kinds.contains(&cause.kind()))
+}
+
 /// Reads an index that must be the one which the head names.
 pub fn check_tail(layer: &Layer, tail: &[u8]) -> Result<Index, LayerError> {
     if hex(digest(&SHA256, tail).as_ref()) != layer.sha256 {
@@ -489,4 +502,20 @@ fn reason(error: &Error) -> String {
         _ => word,
     });
     words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot copy")]
+    struct CannotCopy(#[source] std::io::Error);
+
+    #[test]
+    fn a_full_file_system_is_found_below_an_error_of_the_client() {
+        assert!(is_full(&CannotCopy(ErrorKind::StorageFull.into())));
+        assert!(!is_full(&CannotCopy(ErrorKind::TimedOut.into())));
+    }
 }

@@ -49,7 +49,7 @@ pub fn run(arguments: &Replicate) -> Result<()> {
     let silence = Arc::new(Mutex::new(Silence { failed: None, reported: Duration::ZERO, is_json: arguments.json }));
     let watched = Arc::clone(&silence);
     let watch = move |event| {
-        let Event::Waiting { seconds } = event else { return true };
+        let Event::Waiting { seconds, .. } = event else { return true };
         lock(&watched).goes_on(Duration::from_secs(seconds), None);
         !(is_interrupted() && seconds >= LAST)
     };
@@ -208,7 +208,12 @@ impl<'a> Work<'a> {
                 self.sweep()
             }
             Err(error) if is_last => Err(self.unfinished(error)),
-            Err(error @ (StoreError::Request { .. } | StoreError::Overtaken { .. } | StoreError::Busy { .. })) => {
+            Err(
+                error @ (StoreError::Request { .. }
+                | StoreError::Full { .. }
+                | StoreError::Overtaken { .. }
+                | StoreError::Busy { .. }),
+            ) => {
                 drop(source);
                 self.wait_for_store(&error)
             }
@@ -270,9 +275,12 @@ impl<'a> Work<'a> {
                     lock(&self.silence).ends();
                     return Ok(());
                 }
-                Err(error @ (StoreError::Request { .. } | StoreError::Overtaken { .. } | StoreError::Busy { .. })) => {
-                    fail(&error)
-                }
+                Err(
+                    error @ (StoreError::Request { .. }
+                    | StoreError::Full { .. }
+                    | StoreError::Overtaken { .. }
+                    | StoreError::Busy { .. }),
+                ) => fail(&error),
                 Err(StoreError::Stopped) => return Ok(()),
                 Err(error) => return Err(explained(error)),
             }

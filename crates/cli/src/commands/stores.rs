@@ -40,13 +40,17 @@ impl Shown {
                     self.reported = 0;
                 }
             }
-            Event::Waiting { seconds } if std::io::stderr().is_terminal() && seconds >= SILENCE_SECONDS => {
+            Event::Waiting { seconds, is_failing } if std::io::stderr().is_terminal() && seconds >= SILENCE_SECONDS => {
                 let progress = self.progress.get_or_insert_with(|| Progress::quiet(self.what, Of::Bytes(0)));
-                progress.label(&format!("{}: no answer for {seconds} s", self.what));
+                let what = if is_failing { "requests fail" } else { "no answer" };
+                progress.label(&format!("{}: {what} for {seconds} s", self.what));
                 self.reported = seconds;
             }
-            Event::Waiting { seconds } if seconds >= SILENCE_SECONDS.max(2 * self.reported) => {
-                eprintln!("{}: the store has not answered for {seconds} s; still waiting", self.what);
+            Event::Waiting { seconds, is_failing } if seconds >= SILENCE_SECONDS.max(2 * self.reported) => {
+                match is_failing {
+                    true => eprintln!("{}: requests to the store fail for {seconds} s; still trying", self.what),
+                    false => eprintln!("{}: the store has not answered for {seconds} s; still waiting", self.what),
+                }
                 self.reported = seconds;
             }
             Event::Waiting { .. } => {}
