@@ -97,17 +97,31 @@ fn user(pid: i32, image: (u64, u64)) -> Option<ImageUser> {
 /// Names the servers of an image that has not answered, and the remedy.
 pub fn silent_servers(image: &Path, point: &Path) -> String {
     let found = asking::identity(image).map_or_else(|_| Vec::new(), users_of);
-    let servers: Vec<i32> = found.iter().filter(|user| user.serves_mount).map(|user| user.pid).collect();
-    let named = |pid: &i32| match state(*pid) {
-        Some('T' | 't') => format!("process {pid}, which is stopped: `kill -CONT {pid}` continues it"),
-        _ => format!("process {pid}"),
-    };
+    let servers: Vec<_> = found.into_iter().filter(|user| user.serves_mount).collect();
+    silence(&servers, point)
+}
+
+/// Names the servers of a mount that has not answered, and the remedy.
+pub fn silence(servers: &[ImageUser], point: &Path) -> String {
     let who = match servers.is_empty() {
         true => "its server is a process of another user".to_owned(),
-        false => servers.iter().map(named).collect::<Vec<_>>().join("; "),
+        false => servers.iter().map(|server| named(server.pid)).collect::<Vec<_>>().join("; "),
     };
     let waited = asking::PATIENCE.as_secs();
     format!("the mount on {} does not answer within {waited} s ({who})", point.display())
+}
+
+/// A process, and how it is continued if it is stopped.
+pub fn named(pid: i32) -> String {
+    match is_stopped(pid) {
+        true => format!("process {pid}, which is stopped: `kill -CONT {pid}` continues it"),
+        false => format!("process {pid}"),
+    }
+}
+
+/// Whether a process is stopped.
+pub fn is_stopped(pid: i32) -> bool {
+    matches!(state(pid), Some('T' | 't'))
 }
 
 /// The state of a process: a letter as in ps(1).

@@ -142,10 +142,26 @@ fn a_stopped_server_delays_no_observer_for_ever_and_is_named() {
         }
         let again = within_bound(&["mount", stage.image(), stage.point.to_str().unwrap()]);
         assert!(stderr(&again).contains("does not answer"), "{}", stderr(&again));
+        assert_eq!(names_it(&["umount", stage.point.to_str().unwrap()]), Some(1));
         let detached = within_bound(&["umount", "--lazy", stage.point.to_str().unwrap()]);
         assert_eq!(detached.status.code(), Some(0), "{}", stderr(&detached));
         drop(stopped);
         assert_eq!(stage.names(), ["image", "mount"]);
+    }
+}
+
+#[test]
+fn an_unmount_whose_last_commit_failed_is_a_failure() {
+    if !can_mount("an_unmount_whose_last_commit_failed_is_a_failure") {
+        return;
+    }
+    for (stage, options) in [(Stage::new(), &[][..]), (Stage::on_disk(), &["-o", "commit=0"])] {
+        stage.mount(options);
+        fs::write(stage.point.join("file"), "bytes").unwrap();
+        File::options().write(true).open(&stage.image).unwrap().set_len(1 << 20).unwrap();
+        let ended = within_bound(&["umount", stage.point.to_str().unwrap()]);
+        assert_eq!(ended.status.code(), Some(1), "{options:?}");
+        assert!(stderr(&ended).contains(stage.image()), "{}", stderr(&ended));
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Mount {
     pub nosuid: bool,
     /// Whether devices cannot be opened.
     pub nodev: bool,
+    /// Whether nothing can be changed.
+    pub read_only: bool,
     /// The user that made it, if it is served by FUSE.
     pub maker: Option<u32>,
 }
@@ -122,6 +124,7 @@ fn parse(line: &[u8]) -> Option<(u64, Mount)> {
         source: unescape(source),
         nosuid: flags.contains(&&b"nosuid"[..]),
         nodev: flags.contains(&&b"nodev"[..]),
+        read_only: flags.contains(&&b"ro"[..]),
         maker: options.find_map(|option| text(option.strip_prefix(b"user_id=")?)?.parse().ok()),
     };
     Some((number, mount))
@@ -168,7 +171,7 @@ mod tests {
         assert_eq!(mount.kind, "fuse.directfs");
         assert_eq!(mount.source, Path::new(r"/tmp/a\b.img"));
         assert_eq!(mount.device, (0, 34));
-        assert!(mount.nosuid && !mount.nodev);
+        assert!(mount.nosuid && !mount.nodev && !mount.read_only);
         assert_eq!(parse(b"nonsense"), None);
     }
 

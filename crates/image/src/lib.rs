@@ -56,7 +56,7 @@ pub use snapshot::{NewIdentity, copy_state, open_copy, snapshot, snapshot_by, un
 pub use trim::{Trimmed, trim};
 pub use unfinished::{remove_tree, remove_unfinished, unfinished_name};
 pub use users::{Users, users};
-pub use working::{Pending, image_length, map_described, map_newest, metadata_blocks};
+pub use working::{Pending, image_length, map_described, map_newest, metadata_blocks, uuid_of};
 pub use working_file::memory_available_bytes;
 
 use attempt::Attempt;

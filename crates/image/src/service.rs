@@ -123,7 +123,7 @@ fn watch<M: Memory>(
             return serve(fs, commits, (policy, Committer::Threads), is_ending);
         }
         if commits.has_committer(&thread) {
-            leave_to_committer(commits, interval_ms);
+            leave_to_committer(&thread, commits, interval_ms);
             continue;
         }
         commits.take_service(&thread, number, ServiceKind::Starter);
@@ -149,12 +149,16 @@ fn watch<M: Memory>(
     }
 }
 
-/// Sleeps while a committer commits. It may have a longer interval than this process is to keep.
-fn leave_to_committer(commits: &Commits, interval_ms: Option<i64>) {
+/// Sleeps while a committer commits. It may have a longer interval than this process is to keep,
+/// or be stopped, with the process that watches it.
+fn leave_to_committer<M: Memory>(thread: &Thread<'_, M>, commits: &Commits, interval_ms: Option<i64>) {
     let age_ms = || (PLATFORM.now_ns() - commits.committed_ns()) / 1_000_000;
     std::thread::park_timeout(Duration::from_millis(sleep_ms(interval_ms, age_ms()).into()));
     if is_due(interval_ms, age_ms()) && commits.has_changes() {
         commits.ask_service(WANTS_COMMIT);
+    }
+    if commits.has_changes() {
+        commits.end_stopped_committer(thread);
     }
 }
 
@@ -183,7 +187,7 @@ fn serve<M: Memory>(
         let is_other = !commits.is_service(number) && commits.has_committer(&thread);
         if is_other || commits.is_file_size_limited() {
             commits.end_service(number);
-            leave_to_committer(commits, interval_ms);
+            leave_to_committer(&thread, commits, interval_ms);
             continue;
         }
         commits.take_service(&thread, number, kind);

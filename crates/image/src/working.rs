@@ -753,6 +753,11 @@ pub fn image_length(path: impl AsRef<Path>) -> Result<u64, ImageError> {
     Ok(map_base(file, path, access)?.length())
 }
 
+/// The UUID of the image in a file, which has all bytes of it. `None`: the file is no image.
+pub fn uuid_of(file: &File) -> io::Result<Option<[u8; 16]>> {
+    Ok(Head::read(file)?.map(|head| head.uuid))
+}
+
 /// The blocks of a clean image in a file that every open reads, ascending; none if it is not clean.
 pub fn metadata_blocks(file: &File, path: &Path) -> Result<Vec<Range<u64>>, ImageError> {
     let failed = |source| ImageError::File { action: "read", path: path.to_owned(), source };

@@ -30,6 +30,7 @@
 
 mod pin;
 mod requests;
+mod stopped;
 
 #[cfg(feature = "std")]
 pub use requests::ServiceKind;
@@ -98,7 +99,10 @@ struct MoreState {
     moving_bytes: AtomicU64,
     /// When the snapshot last made progress, ns of the monotonic clock.
     pin_beat_ns: AtomicU64,
-    _reserved: [AtomicU64; 2],
+    /// The last committer: its process number (low half) and its process id.
+    committer: AtomicU64,
+    /// The PID namespace of that id: an inode number; zero: unknown.
+    committer_namespace: AtomicU64,
 }
 const _: () = assert!(size_of::<MoreState>() == size_of::<[AtomicU64; 4]>());
 

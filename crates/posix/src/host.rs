@@ -580,6 +580,22 @@ fn thread_state(thread_id: u32) -> Option<u8> {
     parse_state(&text[..length])
 }
 
+/// The PID namespace of this process: an inode number; zero: unknown.
+pub(crate) fn pid_namespace() -> u64 {
+    rustix::fs::statat(CWD, c"/proc/self/ns/pid", AtFlags::empty()).map_or(0, |found| found.st_ino)
+}
+
+/// Whether a process is stopped, or frozen by its control group (version 2).
+pub(crate) fn is_stopped(process_id: u32) -> bool {
+    let mut text = [0u8; 512];
+    let length = read_proc(format_args!("/proc/{process_id}/stat"), &mut text).unwrap_or(0);
+    if matches!(parse_state(&text[..length]), Some(b'T' | b't')) {
+        return true;
+    }
+    let length = read_proc(format_args!("/proc/{process_id}/wchan"), &mut text).unwrap_or(0);
+    text[..length].starts_with(b"do_freezer_trap")
+}
+
 /// The process of a thread, by /proc/THREAD/status.
 fn process_of(thread_id: u32) -> Option<u32> {
     let mut text = [0u8; 512];

@@ -4,6 +4,7 @@
 //! ```text
 //! indexes/SHA256   indexes of layers: a push of an unchanged image reads the head
 //! pending/SHA256   layers that a push uploaded before it was killed
+//! seen/SHA256      the newest state that was seen at a location
 //! images/SHA256    states of images that runs use, by their content
 //! parts/SHA256     states of which blocks are fetched when they are used ([`crate::Lazy`])
 //! replicas/SHA256  figures of the replication of an image, by its path
@@ -127,6 +128,19 @@ impl Cache {
         }
     }
 
+    /// Notes the newest state of a location, by the prefix's lineage. Returns the generation that
+    /// was seen before if that is higher.
+    pub fn note(&self, shown: &str, lineage: &str, generation: u64) -> Option<u64> {
+        let name = key(shown.as_bytes());
+        let before = self.read("seen", &name).and_then(|bytes| serde_json::from_slice::<(String, u64)>(&bytes).ok());
+        match before.filter(|(of, _)| of == lineage) {
+            Some((_, seen)) if seen > generation => return Some(seen),
+            Some((_, seen)) if seen == generation => {}
+            _ => self.write("seen", &name, &serde_json::to_vec(&(lineage, generation)).unwrap_or_default()),
+        }
+        None
+    }
+
     /// The place of a state of an image with this identity and size, in a directory that exists,
     /// and whether the state is there; it counts as used now. What is there and is no such file is
     /// removed. `None`: there is no cache.
@@ -212,7 +226,7 @@ impl Cache {
 
 fn trim_to(directory: &Path, limit: u64) {
     let mut files = Vec::new();
-    for kind in ["indexes", "pending", "images", "parts", "replicas"] {
+    for kind in ["indexes", "pending", "seen", "images", "parts", "replicas"] {
         let entries = std::fs::read_dir(directory.join(kind));
         for entry in entries.into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };

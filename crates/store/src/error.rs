@@ -28,9 +28,7 @@ pub enum StoreError {
         reason: String,
     },
     /// A request failed, also when repeated.
-    #[error(
-        "cannot {action} {object}: {reason}; the store holds its old state or the new one, whole: repeat the command when it answers"
-    )]
+    #[error("cannot {action} {object}: {reason}; repeat the command when the store answers")]
     Request {
         /// What was tried.
         action: &'static str,
@@ -52,6 +50,16 @@ pub enum StoreError {
     /// Nothing can be written there.
     #[error("cannot {action} {object}: the store has no such bucket or container; make it, or check the URL")]
     NoBucket {
+        /// What was tried.
+        action: &'static str,
+        /// Location of the object.
+        object: String,
+    },
+    /// A directory has no room.
+    #[error(
+        "cannot {action} {object}: its file system is full, or a limit on its use is reached; make room, and repeat the command"
+    )]
+    Full {
         /// What was tried.
         action: &'static str,
         /// Location of the object.
@@ -109,6 +117,16 @@ pub enum StoreError {
         /// The location.
         shown: String,
     },
+    /// Other commands replaced the head again and again.
+    #[error(
+        "{shown}: other commands changed it {rounds} times while this one was at work, and nothing of this one counts: repeat it when they have ended (another push, `directfs replicate`, `directfs store gc`)"
+    )]
+    Busy {
+        /// The location.
+        shown: String,
+        /// How often this command began.
+        rounds: u32,
+    },
     /// Another writer has taken the prefix over.
     #[error(
         "{shown} was taken over by {writer}: this writer has stopped, and its image is unchanged; start it again to take the prefix back, or give it another prefix"
@@ -158,6 +176,6 @@ pub enum StoreError {
     #[error(transparent)]
     Image(#[from] image::ImageError),
     /// The caller stopped it.
-    #[error("stopped; the store holds its old state")]
+    #[error("stopped")]
     Stopped,
 }

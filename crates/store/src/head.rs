@@ -20,7 +20,7 @@ use crate::error::StoreError;
 use crate::layer;
 use ring::digest::{Context, SHA256, digest};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The version that this program writes and reads.
 const VERSION: u64 = 1;
@@ -32,6 +32,8 @@ const SIZE_MAX: u64 = 1 << 56;
 const COUNT_MAX: u64 = u64::MAX / 2;
 /// Bytes of a layer at most; a reader holds several in memory. Writers end a layer at 128 MiB.
 const LAYER_BYTES_MAX: u64 = 1 << 28;
+/// How far ahead [`Head::spared_until`] counts: seconds.
+pub const SPARED: u64 = 3600;
 /// Bytes of a tag and of a writer's name at most.
 const TEXT_BYTES_MAX: usize = 255;
 
@@ -62,6 +64,14 @@ pub struct Head {
     pub layers: Vec<Layer>,
     /// Layers that no state needs any more.
     pub retired: Vec<Retired>,
+    /// Until then (seconds since 1970) sweeps spare what no head has named: for a push that a sweep
+    /// came between. Zero: no such push.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spared_until: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The time of a writer: from its takeover of a prefix to the next one.
@@ -179,6 +189,7 @@ impl Head {
             states: Vec::new(),
             layers: Vec::new(),
             retired: Vec::new(),
+            spared_until: 0,
         }
     }
 
@@ -327,7 +338,8 @@ impl Head {
         Ok(head)
     }
 
-    fn check(&self) -> Result<(), &'static str> {
+    /// Makes sure that it can be written, or believed.
+    pub fn check(&self) -> Result<(), &'static str> {
         let is_hex = |text: &str, digits| {
             text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         };
@@ -357,7 +369,15 @@ impl Head {
         if !self.states.is_sorted_by(|a, b| a.generation < b.generation) {
             return Err("its states are not in order");
         }
+        let names: HashSet<&str> = self.layers.iter().map(|layer| layer.id.as_str()).collect();
+        if names.len() != self.layers.len() {
+            return Err("it names a layer twice");
+        }
         for state in &self.states {
+            // Few bytes would name any number of reads.
+            if state.layers.iter().collect::<HashSet<_>>().len() != state.layers.len() {
+                return Err("a state names a layer twice");
+            }
             if state.size == 0 || state.size > SIZE_MAX || state.generation > COUNT_MAX {
                 return Err("a state has an impossible size or generation");
             }

@@ -4,7 +4,6 @@ use crate::head::{At, Head, Layer, State};
 use crate::layer::{BLOCK, Builder, sum};
 use crate::{Cache, PushOptions, Source, Store, StoreError};
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,11 +68,8 @@ fn a_few_bytes_that_claim_quadrillions_of_zero_blocks_cost_nothing() {
     let place = Place::new();
     for size in [1 << 20, 1 << 44] {
         place.write("store", 1, size, |layer| layer.add_zeros(1, (1 << 44) - 2));
-        let state = place.store("store").pull(&At::Newest, &place.path("pulled"), true).unwrap();
-        let mut first = [0];
-        fs::File::open(place.path("pulled")).unwrap().read_exact(&mut first).unwrap();
-        assert_eq!((state.size, first), (size, [1]));
-        fs::remove_file(place.path("pulled")).unwrap();
+        let pulled = place.store("store").pull(&At::Newest, &place.path("pulled"), true);
+        is_damaged(pulled, "not the image that it describes");
         let pushed = place.store("store").push(&image(2), &PushOptions::default()).unwrap();
         assert_eq!((pushed.generation, pushed.blocks), (2, 1));
         for content in 3..13 {

@@ -238,8 +238,8 @@ impl Lazy {
         let contact = Arc::new(contact);
         let (watching, shown) = (Arc::clone(&contact), location.shown.clone());
         let watch: Arc<Watch> = Arc::new(move |event| match event {
-            Event::Waiting { seconds } => watching.wait(seconds, &shown),
-            Event::Done { .. } => true,
+            Event::Waiting { seconds, .. } => watching.wait(seconds, &shown),
+            Event::Done { .. } | Event::Older { .. } => true,
         });
         let objects = Objects::new(location, watch);
         let runtime = runtime(objects.shown())?;

@@ -37,6 +37,9 @@ impl Random {
     }
 }
 
+/// Bytes of a part of an answer that comes in parts.
+const PART: usize = 512;
+
 /// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -84,6 +87,12 @@ pub struct Client {
     requests: AtomicUsize,
     is_dead: AtomicBool,
     died: Notify,
+    /// No request gets an answer.
+    pub is_silent: AtomicBool,
+    /// Seconds before each part of an answer; zero: answers come at once.
+    pub part_seconds: AtomicU64,
+    /// Parts of an answer after which no further one comes; zero: all come.
+    pub parts_max: AtomicU64,
 }
 
 impl Client {
@@ -96,6 +105,9 @@ impl Client {
             requests: AtomicUsize::new(0),
             is_dead: AtomicBool::new(false),
             died: Notify::new(),
+            is_silent: AtomicBool::new(false),
+            part_seconds: AtomicU64::new(0),
+            parts_max: AtomicU64::new(0),
         })
     }
 
@@ -123,6 +135,9 @@ impl Client {
         let number = self.requests.fetch_add(1, SeqCst);
         if self.is_dead.load(SeqCst) {
             self.die().await;
+        }
+        if self.is_silent.load(SeqCst) {
+            pending().await
         }
         if let Some(death) = self.death.filter(|death| death.request == number) {
             if death.is_after {
@@ -197,7 +212,19 @@ impl ObjectStore for Client {
             }
             _ => {}
         }
-        let payload = GetResultPayload::Stream(stream::iter([Ok(Bytes::from(bytes))]).boxed());
+        let (pause, parts_max) = (self.part_seconds.load(SeqCst), self.parts_max.load(SeqCst) as usize);
+        let parts: Vec<Bytes> = match (pause, parts_max) {
+            (0, 0) => vec![bytes.into()],
+            _ => bytes.chunks(PART).map(Bytes::copy_from_slice).collect(),
+        };
+        let sent = stream::iter(parts).enumerate().then(move |(number, part)| async move {
+            if parts_max != 0 && number >= parts_max {
+                pending::<()>().await;
+            }
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            Ok(part)
+        });
+        let payload = GetResultPayload::Stream(sent.boxed());
         Ok(GetResult { payload, meta, range, attributes, extensions })
     }
 
@@ -211,6 +238,9 @@ impl ObjectStore for Client {
             requests: AtomicUsize::new(0),
             is_dead: AtomicBool::new(false),
             died: Notify::new(),
+            is_silent: AtomicBool::new(false),
+            part_seconds: AtomicU64::new(0),
+            parts_max: AtomicU64::new(0),
         });
         let first = self.requests.fetch_add(1, SeqCst);
         let deadly = self.is_dead.load(SeqCst) || self.death.is_some_and(|death| death.request <= first);

@@ -21,8 +21,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 pub const UUID: &str = "00112233445566778899aabbccddeeff";
@@ -84,8 +86,10 @@ pub fn options(tag: &str, now: u64) -> PushOptions {
     }
 }
 
-pub fn seeds(default: u64) -> u64 {
-    std::env::var("STORE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+/// The seeds of a storm: from STORE_SEED on, to STORE_SEEDS.
+pub fn seeds(default: u64) -> RangeInclusive<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    number("STORE_SEED").unwrap_or(1)..=number("STORE_SEEDS").unwrap_or(default)
 }
 
 /// A store, and a client without faults.
@@ -392,7 +396,7 @@ fn judge(known: &RefCell<Known>, result: Result<(State, Vec<u8>), StoreError>) {
 
 #[test]
 fn whatever_fails_and_dies_a_reader_sees_one_state_whole_and_nothing_acknowledged_is_lost() {
-    for seed in 1..=seeds(12) {
+    for seed in seeds(12) {
         let violations = on_virtual_time(storm(seed));
         assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
     }
@@ -452,6 +456,80 @@ async fn swept_while_pushing() -> Result<(), String> {
 #[test]
 fn a_sweep_during_a_push_costs_work_and_no_layer() {
     on_virtual_time(swept_between()).unwrap();
+}
+
+#[test]
+fn a_push_wins_beside_sweeps_without_an_end() {
+    on_virtual_time(async {
+        let world = World::new();
+        world.push(&old_picture(), "old").await.unwrap();
+        let sweeper = world.client();
+        let sweeping = async {
+            loop {
+                sweep(&objects(&sweeper), 0, START + 9).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        let picture: Picture = (101..=160).collect();
+        let Either::Left((pushed, _)) =
+            select(std::pin::pin!(world.push(&picture, "new")), std::pin::pin!(sweeping)).await;
+        pushed.unwrap();
+        assert_eq!(world.newest().await, bytes_of(&picture));
+        // What is not needed goes as soon as no push is at work.
+        world.push(&old_picture(), "new").await.unwrap();
+        sweep(&objects(&world.client()), 0, START + 9).await.unwrap();
+        let head = objects(&world.client()).existing_head().await.unwrap().head;
+        assert_eq!(world.object_count(), head.layers.len() + 1);
+    });
+}
+
+#[test]
+fn a_store_that_is_silent_is_given_up_after_two_minutes() {
+    on_virtual_time(async {
+        let world = World::new();
+        world.push(&old_picture(), "old").await.unwrap();
+        let client = world.client();
+        client.is_silent.store(true, SeqCst);
+        let (silent, cache, picture) = (objects(&client), world.cache("writer"), source(&new_picture()));
+        let file = tempfile::tempfile().unwrap();
+        let ended = [
+            silent.head().await.err(),
+            silent.list().await.err(),
+            push(&silent, &cache, &picture, &options("new", START)).await.err(),
+            pull(&silent, &At::Newest, &file).await.err(),
+            sweep(&silent, 0, START).await.err(),
+            silent.put_layer("0-0", vec![7; 1 << 20].into()).await.err(),
+        ];
+        let begun = tokio::time::Instant::now();
+        for error in ended {
+            let said = error.unwrap().to_string();
+            assert!(said.contains("model://one/") && said.contains("has not answered for 1"), "{said}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(6 * 150));
+        // One that is silent after the first part of each answer is no better.
+        client.is_silent.store(false, SeqCst);
+        client.parts_max.store(1, SeqCst);
+        let begun = tokio::time::Instant::now();
+        assert!(silent.head().await.is_err_and(|error| error.to_string().contains("has not answered for 1")));
+        assert!(begun.elapsed() < Duration::from_secs(150));
+    });
+}
+
+/// A store whose answer comes in parts, one a minute less a second.
+#[test]
+fn an_answer_may_take_as_long_as_its_parts_arrive() {
+    on_virtual_time(async {
+        let world = World::new();
+        let client = world.client();
+        let objects = objects(&client);
+        let (picture, cache) = ((1..=250).collect::<Picture>(), world.cache("writer"));
+        push(&objects, &cache, &source(&picture), &options("slow", START)).await.unwrap();
+        client.part_seconds.store(59, SeqCst);
+        let begun = tokio::time::Instant::now();
+        let head = objects.head().await.unwrap().unwrap().head;
+        assert!(begun.elapsed() > Duration::from_secs(600));
+        assert_eq!(head.newest().unwrap().tag.as_deref(), Some("slow"));
+    });
 }
 
 /// Push, merge and sweep make a state superfluous while a reader fetches it. Returns the violation.

@@ -1,7 +1,9 @@
 //! The objects of one prefix: requests with retries, and what their answers must be.
 //!
 //! Every request is repeated after a failure that may pass, with growing pauses, and after an
-//! answer that is too short or fails its checksum. The client below repeats requests, too,
+//! answer that is too short or fails its checksum. A store without progress is given up after
+//! [`SILENCE`]; how long a request takes as a whole is not limited. The client below repeats
+//! requests, too,
 //! so a replacement of the head may be performed although its answer is a refusal: then the head
 //! carries this writer's nonce.
 
@@ -14,18 +16,26 @@ use crate::location::Location;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use object_store::path::Path;
-use object_store::{Error, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{
+    Error, GetOptions, GetRange, GetResult, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
 use ring::digest::{SHA256, digest};
 use std::future::Future;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Attempts of a request.
 const ATTEMPTS: u32 = 6;
 /// The pause before the second attempt; it doubles, unless the answer was there and damaged.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A request without an answer counts as failed after this time.
-const ANSWER: Duration = Duration::from_secs(900);
+/// An attempt without progress fails after this time: another connection may have an answer.
+const ATTEMPT_SILENCE: Duration = Duration::from_secs(60);
+/// No further attempt begins when there was no progress for this time.
+const SILENCE: Duration = Duration::from_secs(120);
+/// The client does not show the progress of what is sent: so many bytes are expected a second.
+const RATE_MIN: u64 = 64 << 10;
 /// How often the caller is notified that a request has no answer yet.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -41,8 +51,17 @@ pub enum Event {
     },
     /// A request has had no answer yet, or a failed one. Follows every quarter of a second.
     Waiting {
-        /// Seconds since the request began.
+        /// Seconds without progress.
         seconds: u64,
+        /// The store refused the last attempt.
+        is_failing: bool,
+    },
+    /// The store names an older state than this user has seen there.
+    Older {
+        /// Generation that was seen.
+        seen: u64,
+        /// Generation that the store names.
+        found: u64,
     },
 }
 
@@ -71,6 +90,34 @@ pub enum Replaced {
 pub struct Objects {
     location: Location,
     watch: std::sync::Arc<Watch>,
+}
+
+/// The progress of a request.
+#[derive(Default)]
+struct Progress {
+    /// Parts of answers so far.
+    parts: AtomicU64,
+    /// The most that an attempt has received.
+    most: AtomicU64,
+    /// Time for what is to be sent.
+    sending: Duration,
+}
+
+impl Progress {
+    /// The progress of a request that sends so many bytes.
+    fn of_sending(bytes: usize) -> Progress {
+        Progress { sending: Duration::from_secs(bytes as u64 / RATE_MIN), ..Progress::default() }
+    }
+
+    /// An attempt has received so much.
+    fn reaches(&self, received: u64) {
+        self.parts.fetch_add(1, Relaxed);
+        self.most.fetch_max(received, Relaxed);
+    }
+
+    fn now(&self) -> (u64, u64) {
+        (self.parts.load(Relaxed), self.most.load(Relaxed))
+    }
 }
 
 /// Why an attempt failed.
@@ -120,47 +167,81 @@ impl Objects {
         &self,
         action: &'static str,
         path: &Path,
+        progress: &Progress,
         request: impl Fn() -> F,
     ) -> Result<T, StoreError> {
-        let begun = tokio::time::Instant::now();
-        let mut attempt = 1;
+        // The last progress.
+        let mut last = Instant::now();
+        let (mut attempt, mut is_failing) = (1, false);
         loop {
-            let answer = self.wait(begun, request()).await?;
+            let answer = self.wait(progress, (&mut last, is_failing), request()).await?;
+            let silent = last.elapsed();
             let error = match answer {
                 Some(Ok(value)) => return Ok(value),
                 Some(Err(Failure::Lasting(error))) => return Err(error),
-                Some(Err(Failure::Passing(error))) => error,
-                None => self.failed(action, path, "no answer".to_owned()),
+                Some(Err(Failure::Passing(error))) => {
+                    is_failing = true;
+                    error
+                }
+                None => {
+                    let reason = format!(
+                        "the store has not answered for {} s; check the network and the store's address",
+                        silent.as_secs()
+                    );
+                    StoreError::Request { action, object: self.shown_object(path), reason }
+                }
             };
-            if attempt == ATTEMPTS {
+            if attempt == ATTEMPTS || silent >= SILENCE {
                 return Err(error);
             }
             let is_damaged = matches!(error, StoreError::Damaged { .. });
             let pause = if is_damaged { PAUSE } else { PAUSE * (1 << attempt) };
-            self.wait(begun, tokio::time::sleep(pause)).await?;
+            self.wait(progress, (&mut last, is_failing), tokio::time::sleep(pause)).await?;
             attempt += 1;
         }
     }
 
-    /// Waits for an answer, with notices about the time that it takes. `None`: there is none.
+    /// Waits for an answer, with notices about the time without progress. `None`: there is none.
     async fn wait<T>(
         &self,
-        begun: tokio::time::Instant,
+        progress: &Progress,
+        (last, is_failing): (&mut Instant, bool),
         request: impl Future<Output = T>,
     ) -> Result<Option<T>, StoreError> {
         let mut request = std::pin::pin!(request);
-        let sent = tokio::time::Instant::now();
-        while sent.elapsed() < ANSWER {
-            if let Ok(answer) = tokio::time::timeout(TICK, &mut request).await {
+        let (mut seen, mut last_part) = (progress.now(), Instant::now());
+        loop {
+            let answer = tokio::time::timeout(TICK, &mut request).await;
+            let before = std::mem::replace(&mut seen, progress.now());
+            if before.0 != seen.0 {
+                last_part = Instant::now();
+            }
+            // An attempt that begins again repeats what another one has received.
+            if before.1 != seen.1 {
+                *last = Instant::now();
+            }
+            if let Ok(answer) = answer {
                 return Ok(Some(answer));
             }
-            self.notify(Event::Waiting { seconds: begun.elapsed().as_secs() })?;
+            self.notify(Event::Waiting { seconds: last.elapsed().as_secs(), is_failing })?;
+            if last_part.elapsed() >= ATTEMPT_SILENCE + progress.sending {
+                return Ok(None);
+            }
         }
-        Ok(None)
     }
 
-    fn failed(&self, action: &'static str, path: &Path, reason: String) -> StoreError {
-        StoreError::Request { action, object: self.shown_object(path), reason }
+    /// Reads an answer of at most so many bytes, part by part.
+    async fn body(&self, answer: GetResult, bytes_max: u64, progress: &Progress) -> object_store::Result<Vec<u8>> {
+        let mut parts = answer.into_stream();
+        let mut body = Vec::new();
+        while let Some(part) = parts.next().await {
+            body.extend_from_slice(&part?);
+            progress.reaches(body.len() as u64);
+            if body.len() as u64 > bytes_max {
+                break;
+            }
+        }
+        Ok(body)
     }
 
     /// Sorts the errors of the client.
@@ -184,6 +265,7 @@ impl Objects {
             Error::Generic { source, .. } if source.is::<NoObject>() => {
                 Failure::Lasting(StoreError::Damaged { object, reason: source.to_string() })
             }
+            Error::Generic { source, .. } if is_full(&*source) => Failure::Lasting(StoreError::Full { action, object }),
             Error::UnknownConfigurationKey { .. } | Error::InvalidPath { .. } => {
                 Failure::Lasting(StoreError::Request { action, object, reason })
             }
@@ -194,7 +276,7 @@ impl Objects {
     /// Reads the head; `None`: there is none.
     pub async fn head(&self) -> Result<Option<Found>, StoreError> {
         const ACTION: &str = "read";
-        let path = self.head_path();
+        let (path, progress) = (self.head_path(), Progress::default());
         let request = async || {
             let answer = match self.location.store.get(&path).await {
                 Err(Error::NotFound { .. }) => return Ok(None),
@@ -205,7 +287,8 @@ impl Objects {
                 return Err(damaged("it is too long".to_owned()));
             }
             let version = UpdateVersion { e_tag: answer.meta.e_tag.clone(), version: answer.meta.version.clone() };
-            let bytes = answer.bytes().await.map_err(|error| self.failure(ACTION, &path, error))?;
+            let bytes = self.body(answer, HEAD_BYTES_MAX as u64, &progress).await;
+            let bytes = bytes.map_err(|error| self.failure(ACTION, &path, error))?;
             match Head::decode(&bytes) {
                 Ok(head) => Ok(Some(Found { head, version })),
                 Err(HeadError::Damaged(reason)) => Err(damaged(reason)),
@@ -214,7 +297,7 @@ impl Objects {
                 }
             }
         };
-        self.perform(ACTION, &path, request).await
+        self.perform(ACTION, &path, &progress, request).await
     }
 
     /// Reads the head of a prefix that must have one.
@@ -226,7 +309,13 @@ impl Objects {
     pub async fn replace_head(&self, over: Option<&Found>, head: &mut Head) -> Result<Replaced, StoreError> {
         head.nonce = random_hex();
         let path = self.head_path();
+        // Counters of a forged head may be at their end.
+        head.check().map_err(|reason| StoreError::Damaged {
+            object: self.shown_object(&path),
+            reason: format!("what follows it cannot be written: {reason}"),
+        })?;
         let payload = PutPayload::from(head.encode());
+        let progress = Progress::of_sending(payload.content_length());
         let mode = match over {
             _ if has(Defect::Unconditional) => PutMode::Overwrite,
             Some(found) => PutMode::Update(found.version.clone()),
@@ -242,7 +331,7 @@ impl Objects {
                 Err(error) => Err(self.failure("replace", &path, error)),
             }
         };
-        match self.perform("replace", &path, request).await? {
+        match self.perform("replace", &path, &progress, request).await? {
             Replaced::Done => Ok(Replaced::Done),
             // An earlier attempt may have been performed, and its answer lost.
             Replaced::Lost => match self.head().await? {
@@ -264,7 +353,7 @@ impl Objects {
                     Err(error) => Err(self.failure("create", &path, error)),
                 }
             };
-            self.perform("create", &path, request).await
+            self.perform("create", &path, &Progress::default(), request).await
         };
         put(PutMode::Create).await?;
         let other = UpdateVersion { e_tag: Some("\"0123456789abcdef0123456789abcdef\"".into()), version: None };
@@ -279,12 +368,12 @@ impl Objects {
 
     /// Writes a layer.
     pub async fn put_layer(&self, id: &str, bytes: Bytes) -> Result<(), StoreError> {
-        let path = self.layer_path(id);
+        let (path, progress) = (self.layer_path(id), Progress::of_sending(bytes.len()));
         let request = async || {
             let put = self.location.store.put(&path, PutPayload::from(bytes.clone())).await;
             put.map(drop).map_err(|error| self.failure("write", &path, error))
         };
-        self.perform("write", &path, request).await
+        self.perform("write", &path, &progress, request).await
     }
 
     /// Reads a range of a layer, and examines it.
@@ -294,21 +383,26 @@ impl Objects {
         range: Range<u64>,
         examine: impl Fn(Bytes) -> Result<T, LayerError>,
     ) -> Result<T, StoreError> {
-        let path = self.layer_path(&layer.id);
+        let (path, progress) = (self.layer_path(&layer.id), Progress::default());
+        let wanted = range.end - range.start;
         let request = async || {
             let object = || self.shown_object(&path);
             let damaged = |reason: &str| StoreError::Damaged { object: object(), reason: reason.to_owned() };
-            let bytes = self.location.store.get_range(&path, range.clone()).await;
-            let bytes = bytes.map_err(|error| self.failure("read", &path, error))?;
-            if bytes.len() as u64 != range.end - range.start {
-                return Err(Failure::Passing(damaged("it is too short")));
+            let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+            let answered = async {
+                let answer = self.location.store.get_opts(&path, options).await?;
+                self.body(answer, wanted, &progress).await
+            };
+            let bytes = answered.await.map_err(|error| self.failure("read", &path, error))?;
+            if bytes.len() as u64 != wanted {
+                return Err(Failure::Passing(damaged("it has another length")));
             }
-            examine(bytes).map_err(|error| match error {
+            examine(bytes.into()).map_err(|error| match error {
                 LayerError::Damaged(reason) => Failure::Passing(damaged(reason)),
                 LayerError::Version(version) => Failure::Lasting(StoreError::Version { object: object(), version }),
             })
         };
-        self.perform("read", &path, request).await
+        self.perform("read", &path, &progress, request).await
     }
 
     /// Reads the index of a layer, with its bytes.
@@ -360,16 +454,20 @@ impl Objects {
                 })
                 .collect())
         };
-        self.perform("list", &path, request).await
+        self.perform("list", &path, &Progress::default(), request).await
     }
 
     /// Removes objects, some of which may be gone already.
     pub async fn remove(&self, paths: Vec<Path>) -> Result<(), StoreError> {
         let Some(first) = paths.first().cloned() else { return Ok(()) };
+        let progress = Progress::default();
         let request = async || {
             let wanted = stream::iter(paths.clone().into_iter().map(Ok)).boxed();
             let mut removed = self.location.store.delete_stream(wanted);
+            let mut count = 0;
             while let Some(result) = removed.next().await {
+                count += 1;
+                progress.reaches(count);
                 match result {
                     Ok(_) | Err(Error::NotFound { .. }) => {}
                     Err(error) => return Err(self.failure("remove", &first, error)),
@@ -377,8 +475,15 @@ impl Objects {
             }
             Ok(())
         };
-        self.perform("remove", &first, request).await
+        self.perform("remove", &first, &progress, request).await
     }
+}
+
+/// Whether a directory's file system has no room, or its user may have no more of it.
+fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let kinds = [std::io::ErrorKind::StorageFull, std::io::ErrorKind::QuotaExceeded, std::io::ErrorKind::FileTooLarge];
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(|cause| kinds.contains(&cause.kind()))
 }
 
 /// Reads an index that must be the one which the head names.
@@ -397,4 +502,20 @@ fn reason(error: &Error) -> String {
         _ => word,
     });
     words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot copy")]
+    struct CannotCopy(#[source] std::io::Error);
+
+    #[test]
+    fn a_full_file_system_is_found_below_an_error_of_the_client() {
+        assert!(is_full(&CannotCopy(ErrorKind::StorageFull.into())));
+        assert!(!is_full(&CannotCopy(ErrorKind::TimedOut.into())));
+    }
 }

@@ -24,8 +24,13 @@ fn find<'h>(objects: &Objects, head: &'h Head, at: &At) -> Result<&'h State, Sto
 }
 
 /// Writes a state into an empty file.
+#[cfg(test)]
 pub async fn pull(objects: &Objects, at: &At, into: &File) -> Result<State, StoreError> {
-    let mut head = objects.existing_head().await?.head;
+    pull_of(objects, objects.existing_head().await?.head, at, into).await
+}
+
+/// Writes a state of a head into an empty file.
+pub async fn pull_of(objects: &Objects, mut head: Head, at: &At, into: &File) -> Result<State, StoreError> {
     let state = find(objects, &head, at)?.clone();
     // What it is does not change by a later push.
     let wanted = At::Generation(state.generation);

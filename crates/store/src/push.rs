@@ -6,7 +6,7 @@
 use crate::cache::{Cache, Pending};
 use crate::defects::{Defect, has};
 use crate::error::StoreError;
-use crate::head::{Head, Layer, State, Term, random_hex};
+use crate::head::{Head, Layer, SPARED, State, Term, random_hex};
 use crate::image::Source;
 use crate::layer::{BLOCK, Builder, Built, Content, Index, Stack, Sum, sum};
 use crate::objects::{Event, Found, Objects, Replaced};
@@ -83,12 +83,24 @@ pub async fn push(
     source: &Source,
     options: &PushOptions,
 ) -> Result<Pushed, StoreError> {
+    let begun = tokio::time::Instant::now();
     let mut first: Option<Found> = None;
+    let mut sweeps = None;
     for round in 0..ROUNDS {
-        let found = objects.head().await?;
+        let mut found = objects.head().await?;
         check_writer(objects, first.as_ref(), found.as_ref(), source, options, round)?;
-        if found.is_none() && round == 0 {
-            objects.check_conditions().await?;
+        if let Some(swept) = found.as_ref().filter(|found| sweeps.is_some_and(|before| before != found.head.sweeps)) {
+            let mut head = swept.head.clone();
+            head.spared_until = options.now + begun.elapsed().as_secs() + SPARED;
+            objects.replace_head(Some(swept), &mut head).await?;
+            found = objects.head().await?;
+            check_writer(objects, first.as_ref(), found.as_ref(), source, options, round)?;
+        }
+        sweeps = found.as_ref().map(|found| found.head.sweeps);
+        match &found {
+            None if round == 0 => objects.check_conditions().await?,
+            Some(found) if round == 0 => notice_older(objects, cache, &found.head)?,
+            _ => {}
         }
         let mut attempt = Attempt::new(objects, cache, source, options, found.as_ref()).await?;
         if let Some(unchanged) = attempt.send_changes().await? {
@@ -99,7 +111,16 @@ pub async fn push(
         }
         first = first.or(found);
     }
-    Err(StoreError::Overtaken { shown: objects.shown().to_owned() })
+    Err(StoreError::Busy { shown: objects.shown().to_owned(), rounds: ROUNDS })
+}
+
+/// Notifies the caller of a head that is older than one that was there.
+pub fn notice_older(objects: &Objects, cache: &Cache, head: &Head) -> Result<(), StoreError> {
+    let Some(found) = head.newest().map(|state| state.generation) else { return Ok(()) };
+    match cache.note(objects.shown(), &head.lineage, found) {
+        Some(seen) => objects.notify(Event::Older { seen, found }),
+        None => Ok(()),
+    }
 }
 
 /// Makes sure that this writer may replace the head.
@@ -296,11 +317,13 @@ impl<'a> Attempt<'a> {
             head.states.last_mut().into_iter().for_each(|state| state.tag = Some(tag.clone()));
         }
         head.prune(options.now);
+        head.spared_until = 0;
         match self.objects.replace_head(self.found, &mut head).await? {
             Replaced::Lost => Ok(None),
             Replaced::Done => {
                 self.cache.keep_pending(self.objects.shown(), None);
                 let generation = head.newest().map_or(0, |state| state.generation);
+                self.cache.note(self.objects.shown(), &head.lineage, generation);
                 Ok(Some(Pushed { generation, is_new, ..self.sent.clone() }))
             }
         }

@@ -68,5 +68,5 @@ async fn take_over(objects: &Objects, uuid: &str, writer: &str) -> Result<Option
             return Ok(Some(head.term()));
         }
     }
-    Err(StoreError::Overtaken { shown: objects.shown().to_owned() })
+    Err(StoreError::Busy { shown: objects.shown().to_owned(), rounds: ROUNDS })
 }

@@ -2,16 +2,17 @@
 
 use crate::cache::Cache;
 use crate::error::StoreError;
-use crate::head::{At, Head, State};
+use crate::head::{At, Head, State, hex};
 use crate::image::Source;
 use crate::lazy::Part;
 use crate::location::Location;
 use crate::objects::{Objects, Watch};
-use crate::push::{Condition, PushOptions, Pushed, push};
+use crate::push::{Condition, PushOptions, Pushed, notice_older, push};
 use crate::replica::Replica;
 use crate::sweep::{Swept, sweep};
 use crate::{merge, pull};
-use image::receive;
+use image::{receive, uuid_of};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -69,7 +70,9 @@ impl Store {
 
     /// What the prefix holds.
     pub fn head(&self) -> Result<Head, StoreError> {
-        Ok(self.runtime.block_on(self.objects.existing_head())?.head)
+        let head = self.runtime.block_on(self.objects.existing_head())?.head;
+        notice_older(&self.objects, &self.cache, &head)?;
+        Ok(head)
     }
 
     /// Pushes a state, and merges layers if there are many.
@@ -112,10 +115,23 @@ impl Store {
     pub fn pull(&self, at: &At, target: &Path, force: bool) -> Result<State, StoreError> {
         let mut state = None;
         receive(target, force, |file| {
-            state = Some(self.runtime.block_on(pull::pull(&self.objects, at, file))?);
+            let head = self.head()?;
+            let uuid = head.uuid.clone();
+            state = Some(self.runtime.block_on(pull::pull_of(&self.objects, head, at, file))?);
+            self.check_image(file, &uuid)?;
             Ok::<_, StoreError>(())
         })?;
         state.ok_or(StoreError::Stopped)
+    }
+
+    /// Makes sure that a file is the image that the head describes.
+    fn check_image(&self, file: &File, uuid: &str) -> Result<(), StoreError> {
+        let local = |source| StoreError::Local { action: "read", path: "the pulled image".into(), source };
+        if uuid_of(file).map_err(local)?.is_some_and(|found| hex(&found) == uuid) {
+            return Ok(());
+        }
+        let object = format!("{}/head", self.shown());
+        Err(StoreError::Damaged { object, reason: "its layers are not the image that it describes".to_owned() })
     }
 
     /// The newest state as a file of the cache. It is fetched unless it is there.

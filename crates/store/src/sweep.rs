@@ -5,9 +5,12 @@
 //! under way) is removed when it is that old. The head is replaced first, with a higher count of
 //! sweeps: a push that is under way then cannot commit layers that are about to go, and begins
 //! again. So states are safe whatever clocks say; the grace period only spares repeated work.
+//! A push that finds a sweep in its way writes a time into the head. Until then no sweep removes
+//! what no head has named: else sweeps that follow each other would keep it from an end.
 
 use crate::defects::{Defect, has};
 use crate::error::StoreError;
+use crate::head::SPARED;
 use crate::objects::{Objects, Replaced};
 use std::collections::{HashMap, HashSet};
 
@@ -32,6 +35,8 @@ pub async fn sweep(objects: &Objects, grace: u64, now: u64) -> Result<Swept, Sto
         let found = objects.existing_head().await?;
         let mut head = found.head.clone();
         let is_pruned = head.prune(now);
+        // Clocks differ, and a time far ahead is no push's.
+        let is_pushing = (now + 1..=now + 2 * SPARED).contains(&head.spared_until);
         let needed: HashSet<&str> = head.layers.iter().map(|layer| layer.id.as_str()).collect();
         let retired: HashMap<&str, u64> =
             head.retired.iter().map(|retired| (retired.id.as_str(), retired.since)).collect();
@@ -42,8 +47,9 @@ pub async fn sweep(objects: &Objects, grace: u64, now: u64) -> Result<Swept, Sto
             if needed.contains(id.as_str()) {
                 continue;
             }
-            let since = retired.get(id.as_str()).copied().unwrap_or(*written);
-            if since.saturating_add(grace) > now {
+            let retired_since = retired.get(id.as_str()).copied();
+            let is_spared = retired_since.is_none() && is_pushing;
+            if is_spared || retired_since.unwrap_or(*written).saturating_add(grace) > now {
                 swept.waiting += 1;
                 continue;
             }
@@ -71,5 +77,5 @@ pub async fn sweep(objects: &Objects, grace: u64, now: u64) -> Result<Swept, Sto
         objects.remove(old.iter().map(|id| objects.layer_path(id)).collect()).await?;
         return Ok(swept);
     }
-    Err(StoreError::Overtaken { shown: objects.shown().to_owned() })
+    Err(StoreError::Busy { shown: objects.shown().to_owned(), rounds: ROUNDS })
 }

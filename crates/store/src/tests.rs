@@ -139,6 +139,7 @@ fn hostile_heads_are_refused_with_the_reason() {
     for (from, to) in [
         ("\"layers\":[0,1]", "\"layers\":[0,9]"),
         ("\"layers\":[0,1]", "\"layers\":[0,-1]"),
+        ("\"layers\":[0,1]", "\"layers\":[0,1,0]"),
         ("\"generation\":1,", "\"generation\":9,"),
         ("\"size\":1048576", "\"size\":0"),
         ("\"size\":1048576", "\"size\":99999999999999999999"),

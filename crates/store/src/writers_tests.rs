@@ -194,6 +194,9 @@ struct Known {
     epochs: Vec<u64>,
     /// The last acknowledged state: epoch and push.
     acknowledged: (u64, usize),
+    /// What was found, as replica and push, and the last acknowledged state before. The epoch of a
+    /// replica is known when its push has returned.
+    looks: Vec<((usize, usize), (u64, usize))>,
     violations: Vec<String>,
 }
 
@@ -206,12 +209,12 @@ pub async fn takeovers(seed: u64) -> Vec<String> {
     world.push(&numbered(0, 0), "base").await.expect("nothing fails");
     known.borrow_mut().epochs.push(1);
     let pause = async |most| tokio::time::sleep(Duration::from_millis(random.below(most))).await;
-    // Epoch and push of the newest state.
+    // Replica and push of the newest state.
     let newest = async || {
         let found = world.newest().await;
         let (writer, push) = (usize::from(found[0] / 2), usize::from(found[2 * BLOCK] / 2));
         assert_eq!(found, bytes_of(&numbered(writer, push)), "a state that was never pushed");
-        (known.borrow().epochs[writer], push)
+        (writer, push)
     };
     let machine = async |name: &str| {
         for life in 0..LIVES {
@@ -239,20 +242,23 @@ pub async fn takeovers(seed: u64) -> Vec<String> {
                 let least = known.borrow().acknowledged;
                 let found = newest().await;
                 known.borrow_mut().violations.extend(violation);
-                if found < least {
-                    known.borrow_mut().violations.push(format!("{found:?} counts after {least:?}"));
-                }
+                known.borrow_mut().looks.push((found, least));
                 pause(60_000).await;
             }
         }
     };
     join3(machine("a"), machine("b"), machine("c")).await;
-    known.into_inner().violations
+    let Known { epochs, looks, mut violations, .. } = known.into_inner();
+    let looks = looks.into_iter().map(|((writer, push), least)| ((epochs[writer], push), least));
+    violations.extend(
+        looks.filter(|(found, least)| found < least).map(|(found, least)| format!("{found:?} counts after {least:?}")),
+    );
+    violations
 }
 
 #[test]
 fn takeovers_replace_no_acknowledged_state_of_a_replica_by_an_older_one() {
-    for seed in 1..=seeds(12) {
+    for seed in seeds(12) {
         let violations = on_virtual_time(takeovers(seed));
         assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
     }
@@ -349,7 +355,7 @@ pub async fn increments(seed: u64) -> Vec<String> {
 
 #[test]
 fn no_run_that_counted_is_lost_to_another_one() {
-    for seed in 1..=seeds(12) {
+    for seed in seeds(12) {
         let violations = on_virtual_time(increments(seed));
         assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
     }

@@ -13,7 +13,7 @@
 
 use super::stores::{explained, state_of};
 use crate::arguments::Replicate;
-use crate::statistics::replace_file;
+use crate::statistics::{remove_unfinished, replace_file};
 use crate::{interrupt, units};
 use anyhow::{Context, Error, Result};
 use image::ImageError;
@@ -49,11 +49,13 @@ pub fn run(arguments: &Replicate) -> Result<()> {
     let silence = Arc::new(Mutex::new(Silence { failed: None, reported: Duration::ZERO, is_json: arguments.json }));
     let watched = Arc::clone(&silence);
     let watch = move |event| {
-        let Event::Waiting { seconds } = event else { return true };
+        let Event::Waiting { seconds, .. } = event else { return true };
         lock(&watched).goes_on(Duration::from_secs(seconds), None);
         !(is_interrupted() && seconds >= LAST)
     };
     let store = Store::open(&arguments.url, Cache::of_user(), Arc::new(watch)).map_err(explained)?;
+    let figures = [Cache::of_user().replica_figures(&arguments.image), arguments.prometheus.clone()];
+    figures.iter().flatten().for_each(|path| remove_unfinished(path));
     let mut work = Work::new(arguments, store, silence);
     loop {
         let (is_last, begun) = (is_interrupted(), Instant::now());
@@ -206,7 +208,12 @@ impl<'a> Work<'a> {
                 self.sweep()
             }
             Err(error) if is_last => Err(self.unfinished(error)),
-            Err(error @ (StoreError::Request { .. } | StoreError::Overtaken { .. })) => {
+            Err(
+                error @ (StoreError::Request { .. }
+                | StoreError::Full { .. }
+                | StoreError::Overtaken { .. }
+                | StoreError::Busy { .. }),
+            ) => {
                 drop(source);
                 self.wait_for_store(&error)
             }
@@ -268,7 +275,12 @@ impl<'a> Work<'a> {
                     lock(&self.silence).ends();
                     return Ok(());
                 }
-                Err(error @ (StoreError::Request { .. } | StoreError::Overtaken { .. })) => fail(&error),
+                Err(
+                    error @ (StoreError::Request { .. }
+                    | StoreError::Full { .. }
+                    | StoreError::Overtaken { .. }
+                    | StoreError::Busy { .. }),
+                ) => fail(&error),
                 Err(StoreError::Stopped) => return Ok(()),
                 Err(error) => return Err(explained(error)),
             }

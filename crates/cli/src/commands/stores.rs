@@ -24,6 +24,9 @@ struct Shown {
     progress: Option<Progress>,
     /// Seconds of silence that were reported.
     reported: u64,
+    url: String,
+    /// It was reported that the store has an older state than before.
+    is_older: bool,
 }
 
 impl Shown {
@@ -37,16 +40,29 @@ impl Shown {
                     self.reported = 0;
                 }
             }
-            Event::Waiting { seconds } if std::io::stderr().is_terminal() && seconds >= SILENCE_SECONDS => {
+            Event::Waiting { seconds, is_failing } if std::io::stderr().is_terminal() && seconds >= SILENCE_SECONDS => {
                 let progress = self.progress.get_or_insert_with(|| Progress::quiet(self.what, Of::Bytes(0)));
-                progress.label(&format!("{}: no answer for {seconds} s", self.what));
+                let what = if is_failing { "requests fail" } else { "no answer" };
+                progress.label(&format!("{}: {what} for {seconds} s", self.what));
                 self.reported = seconds;
             }
-            Event::Waiting { seconds } if seconds >= SILENCE_SECONDS.max(2 * self.reported) => {
-                eprintln!("{}: the store has not answered for {seconds} s; still waiting", self.what);
+            Event::Waiting { seconds, is_failing } if seconds >= SILENCE_SECONDS.max(2 * self.reported) => {
+                match is_failing {
+                    true => eprintln!("{}: requests to the store fail for {seconds} s; still trying", self.what),
+                    false => eprintln!("{}: the store has not answered for {seconds} s; still waiting", self.what),
+                }
                 self.reported = seconds;
             }
             Event::Waiting { .. } => {}
+            Event::Older { seen, found } if !self.is_older => {
+                self.is_older = true;
+                eprintln!(
+                    "directfs: {}: the newest state there is generation {found}, and this user has seen generation \
+                     {seen}: the store was set back, or answers with an old copy",
+                    self.url
+                );
+            }
+            Event::Older { .. } => {}
         }
     }
 }
@@ -59,7 +75,7 @@ fn open(url: &str, what: &'static str) -> Result<Store> {
 
 /// Opens a store whose work is shown, unless it is stopped.
 pub fn connect(url: &str, what: &'static str, is_stopped: fn() -> bool) -> Result<Store> {
-    let shown = Mutex::new(Shown { what, progress: None, reported: 0 });
+    let shown = Mutex::new(Shown { what, progress: None, reported: 0, url: url.to_owned(), is_older: false });
     let watch = move |event| {
         shown.lock().unwrap_or_else(PoisonError::into_inner).show(event);
         !is_stopped()
@@ -67,13 +83,22 @@ pub fn connect(url: &str, what: &'static str, is_stopped: fn() -> bool) -> Resul
     Store::open(url, Cache::of_user(), Arc::new(watch)).map_err(explained)
 }
 
-/// The error as other commands report it.
-pub fn explained(error: StoreError) -> Error {
+/// The error of a push, with what the store has after it.
+pub fn explained_push(error: StoreError) -> Error {
     match error {
         StoreError::Stopped => interrupt::Stopped(
             "interrupted; the store holds its old state, and a push that is repeated sends what is missing",
         )
         .into(),
+        StoreError::Request { .. } => anyhow!("{error}; it holds its old state or the new one, whole"),
+        error => explained(error),
+    }
+}
+
+/// The error as other commands report it.
+pub fn explained(error: StoreError) -> Error {
+    match error {
+        StoreError::Stopped => interrupt::Stopped("interrupted; the store holds every state that it held").into(),
         StoreError::Image(ImageError::Map(MapError::Exists { path })) => {
             anyhow!("{} already exists: choose another name, or replace it with --force", path.display())
         }
@@ -114,7 +139,7 @@ pub fn push(arguments: &Push) -> Result<()> {
         now: seconds_now(),
         ..PushOptions::default()
     };
-    let pushed = store.push(&source, &options).map_err(explained)?;
+    let pushed = store.push(&source, &options).map_err(explained_push)?;
     let (url, took_ns) = (store.shown().to_owned(), begun.elapsed().as_nanos() as u64);
     let (sent, took) = (units::size(pushed.bytes), units::duration(took_ns as f64));
     let text = match pushed.is_new {
@@ -150,6 +175,7 @@ pub fn pull(arguments: &Pull) -> Result<()> {
     let at = arguments.at.as_ref().unwrap_or(&At::Newest);
     let state = store.pull(at, &arguments.image, arguments.force).map_err(|error| match error {
         StoreError::Stopped => interrupt::Interrupted.into(),
+        StoreError::Request { .. } => anyhow!("{error}; {}", left_at(&arguments.image)),
         error => explained(error),
     })?;
     let took_ns = begun.elapsed().as_nanos() as u64;
@@ -165,6 +191,14 @@ pub fn pull(arguments: &Pull) -> Result<()> {
         "duration_ns": took_ns,
     });
     report(store, arguments.json.then_some(&value), &text)
+}
+
+/// What a pull that failed leaves.
+fn left_at(target: &Path) -> String {
+    match target.exists() {
+        true => format!("{} is as it was", target.display()),
+        false => "no file was made".to_owned(),
+    }
 }
 
 /// Brings the newest state to the cache of this user, unless it is there. An interrupt ends this

@@ -3,13 +3,20 @@
 use crate::arguments::Umount;
 use crate::asking;
 use crate::mounts::{self, Mount};
-use crate::processes::{self, ImageUser};
+use crate::processes::{self, ImageUser, is_stopped, silence};
 use crate::terminal::{Of, Progress};
 use crate::units;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use console::server::{TIMEOUT, unmount};
+use engine::format::Superblock;
+use image::Pending;
+use pmem::Direct;
 use serde_json::json;
+use std::fs::File;
 use std::time::{Duration, Instant};
+
+/// Between two looks at a server that is stopped.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Unmounts.
 pub fn run(arguments: &Umount) -> Result<()> {
@@ -24,9 +31,19 @@ pub fn run(arguments: &Umount) -> Result<()> {
     );
     // Before the unmount: afterwards the servers cannot be identified.
     let servers = servers(&mount);
-    unmount(&mount.point, arguments.lazy)?;
+    if !arguments.lazy {
+        wait_for_continued(&servers, &mount)?;
+    }
+    let is_written = !mount.read_only && !servers.is_empty();
+    unmount(&mount.point, arguments.lazy).map_err(|error| match servers.iter().find(|one| is_stopped(one.pid)) {
+        Some(_) => anyhow!("{error} ({})", silence(&servers, &mount.point)),
+        None => error,
+    })?;
     if !arguments.lazy {
         wait(servers, &mount)?;
+        if is_written {
+            check_closed(&mount)?;
+        }
     }
     if arguments.json {
         let value = json!({ "directory": units::path_text(&mount.point), "image": units::path_text(&mount.source) });
@@ -39,6 +56,42 @@ fn servers(mount: &Mount) -> Vec<ImageUser> {
     // The source is a text that the maker of the mount chose.
     let Ok(image) = asking::identity(&mount.source) else { return Vec::new() };
     processes::users_of(image).into_iter().filter(|user| user.serves_mount).collect()
+}
+
+/// Waits a little for a server that is stopped. What it has in memory would not reach the image.
+fn wait_for_continued(servers: &[ImageUser], mount: &Mount) -> Result<()> {
+    let end = Instant::now() + asking::PATIENCE;
+    while !servers.is_empty() && servers.iter().all(|server| is_stopped(server.pid)) {
+        ensure!(Instant::now() < end, "{}; it stays mounted", silence(servers, &mount.point));
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Makes sure that the image is whole, if its server was the last one that used it.
+fn check_closed(mount: &Mount) -> Result<()> {
+    let image = &mount.source;
+    let Ok(file) = File::open(image) else { return Ok(()) };
+    if image::users(&file).map_or(true, |users| !users.none()) {
+        return Ok(());
+    }
+    let is_clean = image::map_described(image).map(|(mapping, pending, _)| {
+        // SAFETY: nothing is stored through the region.
+        let region = unsafe { mapping.region_for_reading(Direct) };
+        let is_clean = region.first::<Superblock>().is_ok_and(|superblock| superblock.state().clean);
+        is_clean && matches!(pending, Pending::Nothing)
+    });
+    let what = match is_clean {
+        Ok(true) => return Ok(()),
+        Ok(false) => "it was not left cleanly".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    bail!(
+        "{} is unmounted, but the last changes may not be in {}: {what}; the server's message is in the log (syslog, \
+         the journal or the file of `-o log=`), and the next use recovers what is whole",
+        mount.point.display(),
+        image.display()
+    )
 }
 
 /// Waits until the server has exited, which closes the image cleanly. Nothing shows which of
@@ -56,9 +109,9 @@ fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
         progress.at(0);
         ensure!(
             Instant::now() < end,
-            "{} is unmounted, but its server (process {}) is still closing the image; wait until it exits before you use {}",
+            "{} is unmounted, but its server ({}) is still closing the image; wait until it exits before you use {}",
             mount.point.display(),
-            server.pid,
+            processes::named(server.pid),
             mount.source.display()
         );
     }

@@ -141,7 +141,7 @@ impl WorkingImage {
             now: seconds_now(),
             ..PushOptions::default()
         };
-        Ok(store.push(state, &options).map_err(stores::explained)?.generation)
+        Ok(store.push(state, &options).map_err(stores::explained_push)?.generation)
     }
 }
 

@@ -110,6 +110,8 @@ pub fn profile(arguments: &arguments::Profile) -> Result<std::convert::Infallibl
 /// Runs a program to its end, and ends as it did.
 pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::convert::Infallible, Failure> {
     image::refuse_nesting()?;
+    // The limit is the program's: this process fetches an image, and writes its journal.
+    let lifted = Lifted::new();
     // It may take long: signals end this process until they are blocked.
     let fetched = image::fetch(arguments)?;
     let foreign = detach_helper::open_descriptors();
@@ -120,8 +122,6 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     let mount = MountDirectory::parse(&arguments.at)?;
     let start = Start::choose(arguments, &mount)?;
     let program = Program::choose(&arguments.command, &mount, &start)?;
-    // The limit is the program's: this process writes the image's journal.
-    let lifted = Lifted::new();
     let say = |text: &str| eprintln!("directfs: {text}");
     let messages = fetched.as_ref().and_then(|fetched| fetched.show_messages(say));
     let (image, changes) = image::open(arguments, fetched.as_ref())?;

@@ -16,7 +16,7 @@ use reading::Reading;
 use report::Totals;
 use std::fs::Permissions;
 use std::io::{IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -36,6 +36,7 @@ pub fn stats(arguments: &Stats) -> Result<()> {
             print!("{text}");
             return Ok(());
         }
+        remove_unfinished(file);
         return replace_file(file, &text).with_context(|| format!("cannot write figures to {}", file.display()));
     }
     if !arguments.watch {
@@ -54,12 +55,34 @@ pub fn replace_file(path: &Path, text: &str) -> std::io::Result<()> {
         // For example /dev/stdout, which a rename would take from the whole machine.
         return Err(std::io::Error::other("it is no regular file"));
     }
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let readable = Permissions::from_mode(0o644);
-    let mut file = tempfile::Builder::new().prefix(".directfs-").permissions(readable).tempfile_in(directory)?;
+    let mut file = tempfile::Builder::new().prefix(UNFINISHED).permissions(readable).tempfile_in(directory_of(path))?;
     file.write_all(text.as_bytes())?;
     file.persist(path)?;
     Ok(())
+}
+
+/// Start of the names of files that [`replace_file`] makes.
+const UNFINISHED: &str = ".directfs-figures-";
+/// Older ones were left by a process that was killed.
+const LEFT: Duration = Duration::from_secs(60);
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Removes what killed processes of this user left beside a file of [`replace_file`].
+pub fn remove_unfinished(path: &Path) {
+    let user = rustix::process::geteuid().as_raw();
+    for entry in std::fs::read_dir(directory_of(path)).into_iter().flatten().flatten() {
+        // What the entry itself is: no link is followed.
+        let Ok(found) = entry.metadata() else { continue };
+        let is_old = found.modified().is_ok_and(|time| time.elapsed().is_ok_and(|age| age >= LEFT));
+        let is_ours = entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes());
+        if is_ours && is_old && found.is_file() && found.uid() == user && found.nlink() == 1 {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn show(totals: &Totals, json: bool, clears: bool) -> Result<()> {

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A replica at work; it is killed with this value.
 struct Replica {
@@ -189,6 +189,23 @@ fn figures_in_a_directory_of_others_follow_no_link_and_wait_for_no_fifo() {
     let is_ours = |name: &str| name.starts_with(".directfs-");
     let left: Vec<_> = names_in(directory).into_iter().filter(|name| is_ours(name)).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn figures_that_a_killed_process_left_unfinished_are_removed() {
+    let place = Place::new();
+    let (image, user, directory) = (place.pushed(), place.user(), place.directory.path());
+    let start = ".directfs-figures-";
+    let old = SystemTime::now() - Duration::from_secs(3600);
+    for name in ["old", "new", "linked"] {
+        let file = fs::File::create(directory.join(format!("{start}{name}"))).unwrap();
+        file.set_modified(if name == "new" { SystemTime::now() } else { old }).unwrap();
+    }
+    fs::hard_link(directory.join(format!("{start}linked")), directory.join("precious")).unwrap();
+    fs::create_dir(directory.join(format!("{start}directory"))).unwrap();
+    user.does(&["stats", &image, &format!("--prometheus={}", directory.join("figures").display())]);
+    let left: Vec<_> = names_in(directory).into_iter().filter(|name| name.starts_with(start)).collect();
+    assert_eq!(left, ["directory", "linked", "new"].map(|name| format!("{start}{name}")));
 }
 
 #[test]

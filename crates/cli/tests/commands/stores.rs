@@ -444,3 +444,66 @@ fn an_image_goes_to_servers_of_s3_and_comes_back_in_two_states() {
         run_and_replica(&place, url, &user);
     }
 }
+
+#[test]
+fn an_older_state_than_one_that_was_seen_is_reported() {
+    let place = Place::new();
+    let (image, pulled) = (place.pushed(), place.path("pulled"));
+    let (head, kept) = (place.path("store/head"), place.path("kept"));
+    fs::copy(&head, &kept).unwrap();
+    run_in(&image, "echo later >numbers");
+    place.user().does(&["push", &image, &place.url()]);
+    fs::copy(&kept, &head).unwrap();
+    let pull = ["pull", &place.url(), &pulled, "--force"];
+    for words in [&pull[..], &["store", "list", &place.url()], &["push", &image, &place.url()]] {
+        let output = place.user().try_to(words);
+        let said = stderr(&output);
+        assert!(output.status.success(), "{words:?}: {said}");
+        assert!(said.contains("is generation 1, and this user has seen generation 2"), "{words:?}: {said}");
+    }
+    assert_eq!(stderr(&place.user().try_to(&pull)), "", "the push has brought generation 2 once more");
+    let stranger = User { home: place.directory.path().join("another"), endpoint: None };
+    fs::copy(&kept, &head).unwrap();
+    assert_eq!(stderr(&stranger.try_to(&pull)), "");
+}
+
+#[test]
+fn a_limit_on_file_sizes_ends_no_command_that_fetches_by_a_signal() {
+    let place = Place::new();
+    place.pushed();
+    for words in ["pull URL pulled", "run --image URL --read-only -- true", "run --image URL --atomic -- true"] {
+        let script = format!("ulimit -f 100; exec \"$0\" {}", words.replace("URL", &place.url()));
+        let command = place.user().command(&[]);
+        let program = command.get_program().to_owned();
+        let mut shell = Command::new("sh");
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = shell.args(["-c", &script]).arg(program).current_dir(&place.directory).output().unwrap();
+        assert!(output.status.code().is_some_and(|code| [1, 125].contains(&code)), "{words}: {:?}", output.status);
+        assert!(stderr(&output).contains("limit on file sizes"), "{words}: {}", stderr(&output));
+    }
+}
+
+/// Changes the first line of a head, and makes its sum match.
+const FORGE: &str = r#"
+text=$(head -n1 "$1" | sed "$2")
+printf '%s\n%s\n' "$text" "$(printf %s "$text" | sha256sum | cut -c1-64)" >"$1"
+"#;
+
+#[test]
+fn a_pull_by_a_forged_head_makes_no_file() {
+    let place = Place::new();
+    place.pushed();
+    let (head, kept) = (place.path("store/head"), place.path("kept"));
+    fs::copy(&head, &kept).unwrap();
+    for change in [
+        r#"s/"size":[0-9]*/"size":4096/"#,
+        r#"s/"uuid":"[0-9a-f]*"/"uuid":"00000000000000000000000000000000"/"#,
+        r#"s/"layers":\[0/"layers":[0,0/"#,
+    ] {
+        fs::copy(&kept, &head).unwrap();
+        assert!(Command::new("sh").args(["-c", FORGE, "forge", &head, change]).status().unwrap().success());
+        let said = place.user().fails(&["pull", &place.url(), &place.path("pulled")], 1);
+        assert!(said.contains("is damaged"), "{change}: {said}");
+        assert!(!Path::new(&place.path("pulled")).exists(), "{change}");
+    }
+}

@@ -224,6 +224,33 @@ fn stop_after(process: u32, thread: u32, nth: u32) -> bool {
     }
 }
 
+/// A paused container has both.
+#[test]
+fn a_committer_that_is_stopped_with_its_launcher_holds_up_nobody() {
+    let Some(directory) = on_disk().filter(|_| has_python()) else { return };
+    let (image, copy) = (image_on(directory.path()), directory.path().join("copy"));
+    let syncer = Syncer::start(&image, directory.path());
+    for nth in [1, 2, 3, 4] {
+        let committer = syncer.committer();
+        let thread = wait_for("its thread", || commit_thread(committer));
+        signal(syncer.launcher(), libc::SIGSTOP);
+        assert!(stop_after(committer, thread, nth), "call {nth}");
+        if nth % 2 == 0 {
+            let name = format!("other-{nth}");
+            let script = format!("echo >{name}; sync {name}; cp {image} {}", copy.display());
+            finishes(&["run", "--image", &image, "-C", "/mnt/directfs", "--", "sh", "-c", &script]);
+            assert_eq!(read(copy.to_str().unwrap(), &name).as_deref(), Some("\n"));
+        }
+        // The program that is in a sync goes on alone, too.
+        syncer.wait_for_sync();
+        signal(syncer.launcher(), libc::SIGCONT);
+        wait_for("another committer", || (syncer.committer() != committer).then_some(()));
+        syncer.wait_for_sync();
+    }
+    syncer.program.end();
+    assert_clean(&image);
+}
+
 fn commit_thread(committer: u32) -> Option<u32> {
     let threads = fs::read_dir(format!("/proc/{committer}/task")).ok()?.flatten();
     let mut threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());

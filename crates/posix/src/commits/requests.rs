@@ -10,10 +10,11 @@
 //! Instead it belongs to a process that can be ended: the *committer*. It runs no program's code,
 //! has no terminal and no part in the program's process group. So what stops programs does not stop
 //! it, and nothing is lost with it. The process that started it ends it by SIGKILL if it is stopped
-//! all the same. A killed process executes no further instruction, and a write that the kernel has
-//! started for it ends before its locks are released. What follows is the death of a committing
-//! process at any instruction: a waiter recovers the lock, the next commit restores the pending
-//! marks (`pmem::Tracking`) and appends behind the last state that was stored (`journal`).
+//! all the same; where that one is stopped, too, others do so (`stopped`). A killed process
+//! executes no further instruction, and a write that the kernel has started for it ends before its
+//! locks are released. What follows is the death of a committing process at any instruction: a
+//! waiter recovers the lock, the next commit restores the pending marks (`pmem::Tracking`) and
+//! appends behind the last state that was stored (`journal`).
 //!
 //! Calls send it a request and wait, holding nothing:
 //!
@@ -43,6 +44,10 @@ use pmem::Memory;
 
 /// After so long a call repeats its request.
 const SLEEP_MS: u32 = 100;
+/// Sleeps without a commit after which a call looks whether the committer is stopped, and again.
+const LOOK_SLEEPS: u32 = 10;
+/// Sleeps without a commit after which a call reports that it waits. A slow disk may take long.
+const REPORT_SLEEPS: u32 = 300;
 /// Sleeps until a call does not expect a service any more: another one takes the place of one that
 /// ended within a second.
 const SERVICE_SLEEPS: u32 = 30;
@@ -67,6 +72,7 @@ impl Commits {
         let needed = shared.started.load(SeqCst) + 1;
         let failed_before = shared.failed.load(Acquire);
         let mut sleeps_left = SERVICE_SLEEPS;
+        let mut silent_sleeps = 0;
         self.ask_service(WANTS_COMMIT);
         loop {
             let turn = turns.load(Acquire);
@@ -92,6 +98,15 @@ impl Commits {
             PLATFORM.wait(turns, turn, SLEEP_MS);
             if turns.load(Acquire) == turn {
                 self.ask_service(WANTS_COMMIT);
+                silent_sleeps += 1;
+                if silent_sleeps % LOOK_SLEEPS == 0 {
+                    self.end_stopped_committer(thread);
+                }
+                if silent_sleeps == REPORT_SLEEPS {
+                    self.report_silent_service();
+                }
+            } else {
+                silent_sleeps = 0;
             }
         }
     }
@@ -149,8 +164,14 @@ impl Commits {
             ServiceKind::Starter => (STARTER, before & (STARTER | COMMITTER) == 0),
             ServiceKind::Committer => (COMMITTER, before & COMMITTER == 0),
         };
+        if kind == COMMITTER && before as u32 == number {
+            self.name_committer(number);
+        }
         if replaced || before == 0 || !thread.fs().processes().is_process_alive(before as u32) {
-            let _ = service.compare_exchange(before, u64::from(number) | kind, AcqRel, Relaxed);
+            let replaced = service.compare_exchange(before, u64::from(number) | kind, AcqRel, Relaxed);
+            if kind == COMMITTER && replaced.is_ok() {
+                self.name_committer(number);
+            }
         }
     }
 
