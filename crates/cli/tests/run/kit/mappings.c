@@ -246,6 +246,25 @@ static void shared_moved(void) {
     }
 }
 
+/* Memory that is moved into the middle of a mapping stays when another page of the mapping, in the
+   same window of pages, is used for the first time. */
+static void moved_over(const char *what, int protection, int flags, int source) {
+    int fd = file("moved-over", 0, 0);
+    ftruncate(fd, 14 * PAGE);
+    char *start = mmap(0, 7 * PAGE, PROT_READ, MAP_SHARED, fd, 6 * PAGE);
+    char *memory = map(source, 1, protection, flags);
+    char *there = mremap(memory, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, start + 3 * PAGE);
+    check(what, there - start, 3 * PAGE);
+    memset(there, 'm', PAGE);
+    long sum = 0;
+    for (long i = 0; i < 7; i++) if (i != 3) sum += start[i * PAGE];
+    check("beside it", sum, 0);
+    check("its first byte", there[0], 'm');
+    check("its last byte", there[PAGE - 1], 'm');
+    munmap(start, 7 * PAGE);
+    close(fd);
+}
+
 int main(void) {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     sigaction(SIGBUS, &action, 0);
@@ -258,5 +277,11 @@ int main(void) {
     moved(8);
     moved(600);
     shared_moved();
+    int source = file("source", 1, 'f');
+    int stores = PROT_READ | PROT_WRITE;
+    moved_over("anonymous memory", stores, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    moved_over("shared memory", stores, MAP_SHARED | MAP_ANONYMOUS, -1);
+    moved_over("a private page of a file", stores, MAP_PRIVATE, source);
+    moved_over("a shared page of a file", stores, MAP_SHARED, source);
     return 0;
 }

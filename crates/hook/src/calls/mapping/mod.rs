@@ -365,15 +365,32 @@ fn end_mappings(call: &mut Call<'_>) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     let _held = missing::hold(call.context);
+    replace_range(call, address, length)
+}
+
+/// Has the kernel perform a call that puts something else, or nothing, in the place of a range. A
+/// record that stays would map its file over the program's own memory there. The caller holds the
+/// lock of [`missing`].
+fn replace_range(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
     // SAFETY: the program requested it. Handlers wait meanwhile: one may need the lock.
     let result = unsafe { sys::call(i64::from(call.frame.number as u32), call.arguments()) };
-    if !(-4095..0).contains(&result) && !call.context.is_child() {
+    // The kernel can have emptied the range before it failed.
+    let has_replaced = !(-4095..0).contains(&result) || is_empty(address);
+    if has_replaced && !call.context.is_child() {
         let session = call.begin()?.session;
         let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::EINVAL)?;
         session.process.remove_mappings(session.caller.thread, address, length)?;
         copies::remove(address, length);
     }
     Ok(done(result))
+}
+
+/// Whether nothing is mapped at the page of an address.
+fn is_empty(address: u64) -> bool {
+    let mut residency = 0u8;
+    // SAFETY: the kernel writes one byte, for the one page.
+    let result = unsafe { sys::call(libc::SYS_mincore, [address, 1, &raw mut residency as u64, 0, 0, 0]) };
+    result == -i64::from(libc::ENOMEM)
 }
 
 /// remap_file_pages(address, length, 0, page, flags): replaces pages of a shared mapping by other

@@ -5,7 +5,7 @@
 //! hold pages that the program has written.
 
 use super::pieces::PAGE_BYTES;
-use super::{Request, by_blocks, copies, may_be_mapped, missing, unmap};
+use super::{Request, by_blocks, copies, may_be_mapped, missing, replace_range, unmap};
 use crate::abi::entry::{NATIVE, Verdict, done};
 use crate::abi::sys;
 use crate::call::Call;
@@ -56,8 +56,9 @@ impl Move {
 
 /// mremap(address, old length, new length, flags, new address).
 pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
-    let [address, old_length, ..] = call.arguments();
-    if !may_be_mapped(address, old_length.max(1)) {
+    let [address, old_length, new_length, flags, new_address, _] = call.arguments();
+    let replaces = flags as i32 & MREMAP_FIXED != 0 && may_be_mapped(new_address, new_length.max(1));
+    if !may_be_mapped(address, old_length.max(1)) && !replaces {
         return Ok(NATIVE);
     }
     let _held = missing::hold(call.context);
@@ -66,8 +67,25 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let (server, wanted) = (call.server, Move::of(call.arguments()));
     let session = call.begin()?.session;
-    let Some(found) = session.process.mapping_at(session.caller.thread, address)? else { return Ok(NATIVE) };
+    let Some(found) = session.process.mapping_at(session.caller.thread, address)? else {
+        // The kernel's own memory, which may go where the image is mapped.
+        if has_files(&session, address, old_length)? {
+            return Err(Errno(libc::EFAULT));
+        }
+        return if replaces { replace_range(call, new_address, new_length) } else { Ok(NATIVE) };
+    };
     move_blocks(server, &session, &wanted?, &found).map(|start| done(start as i64))
+}
+
+/// Whether a file of the image is mapped in a range. Kernels since 6.17 move several mappings at
+/// once, and would move it behind the back of its record.
+fn has_files(session: &Session<'_>, address: u64, length: u64) -> Result<bool> {
+    let end = address.saturating_add(length);
+    let mut found = copies::first_in(address, length).is_some();
+    session.process.mappings(session.caller.thread, &mut |mapping| {
+        found |= mapping.address < end && address < mapping.address + mapping.length;
+    })?;
+    Ok(found)
 }
 
 fn move_blocks(server: &Server, session: &Session<'_>, wanted: &Move, found: &FileMapping) -> Result<u64> {
@@ -190,6 +208,9 @@ fn move_copy(call: &mut Call<'_>, wanted: &Move, copy: &copies::FileCopy) -> Res
         }
     } else {
         copies::remove(address, old_length);
+    }
+    if wanted.has(MREMAP_FIXED) {
+        inside.session.process.remove_mappings(inside.session.caller.thread, start, new_length)?;
     }
     copies::add(&moved);
     super::watch(start, new_length);
