@@ -249,8 +249,7 @@ fn rates(
 const fn turns_recorded(size: Size) -> (u64, u64, u64) {
     match size {
         Size::Tiny => (8, 0, 1),
-        Size::Quick => (40, 1, 4),
-        Size::Full => (100, 4, 24),
+        Size::Quick | Size::Full => (100, 4, 24),
     }
 }
 

@@ -44,7 +44,7 @@ fn all_times(bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Result<
 
 /// Directories of the tree in virtual time.
 const fn directories_recorded(size: Size) -> u64 {
-    size.pick(1, 1, 4)
+    size.pick(1, 4, 4)
 }
 
 /// Adds the columns of virtual time, in milliseconds as for the whole tree, and what the programs
