@@ -4,6 +4,7 @@
 use lab::experiments::machine::machine_for;
 use lab::experiments::report::{Circumstances, Part, html, text, tsv};
 use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Plan, Size, Subject, Times, find};
+use lab::physical::assume_processors;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
@@ -32,6 +33,16 @@ fn every_experiment_measures_all_that_its_table_shows() {
             assert!(claim.reason.ends_with('.'), "a claim without a reason: {claim:?}");
         }
     }
+}
+
+/// Images have one size on all machines, and space for each processor.
+#[test]
+fn no_experiment_ends_early_with_1_16_or_64_processors() {
+    for processors in [1, 16, 64] {
+        assume_processors(processors);
+        CATALOGUE.iter().for_each(|experiment| drop(tiny(experiment.name)));
+    }
+    assume_processors(0);
 }
 
 #[test]
@@ -122,6 +133,7 @@ fn an_experiment_without_enough_memory_reports_its_needs_and_does_nothing() {
         question: "Is there so much?",
         source: "",
         method: "",
+        is_alone: false,
         needs_bytes: |_| 1 << 60,
         run: |_| panic!("the experiment was started"),
     };

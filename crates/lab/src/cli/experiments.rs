@@ -54,11 +54,13 @@ fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag
         };
         *lock(&parts) = chosen.iter().map(kept).collect();
     }
-    let next = AtomicUsize::new(0);
-    let work = || -> Result<()> {
+    // With several jobs, first those that may run beside each other, then each of the others alone.
+    let is_beside = |index: &usize| arguments.jobs > 1 && !chosen[*index].is_alone;
+    let (beside, alone): (Vec<usize>, Vec<usize>) = (0..chosen.len()).partition(is_beside);
+    let run_all = |indices: &[usize], next: &AtomicUsize| -> Result<()> {
         loop {
-            let index = next.fetch_add(1, Relaxed);
-            let Some(experiment) = chosen.get(index) else { return Ok(()) };
+            let Some(&index) = indices.get(next.fetch_add(1, Relaxed)) else { return Ok(()) };
+            let experiment = chosen[index];
             if lock(&parts)[index].is_some() {
                 continue;
             }
@@ -76,12 +78,15 @@ fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag
             }
         }
     };
+    let next = AtomicUsize::new(0);
+    let work = || run_all(&beside, &next);
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..arguments.jobs).map(|_| scope.spawn(work)).collect();
         let own = work();
         let others = others.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread ended early")));
         others.fold(own, Result::and)
     })?;
+    run_all(&alone, &AtomicUsize::new(0))?;
     let parts = lock(&parts);
     if let (Some(directory), false) = (&arguments.out, arguments.part) {
         // All parts may have been there.

@@ -56,6 +56,7 @@ pub const CACHED_FILE: Experiment = Experiment {
     question: "How much memory does a cached file take?",
     source: "DirectFS, section III-B: 128 bytes in place of 768 for a dentry and an inode",
     method: "The sizes of the structures that a file in use occupies, and its share of hash tables at the size to which they grow. NOVA: dentry and inode of the lab's conventional layer; both are smaller than a kernel's. Names that do not fit into a dentry are left out, and the tree of names that NOVA keeps for each directory, which ByVFS needs as well.",
+    is_alone: false,
     needs_bytes: |size| plan(size).image_bytes(),
     run: |bench: &Bench<'_>| -> Result<Findings> {
         let mut findings = Findings::new("bytes", &MEMORIES[..1]);

@@ -207,6 +207,7 @@ pub const TABLE_2: Experiment = Experiment {
     question: "How long does each system call take, cold and warm?",
     source: "DirectFS, Table II (section V-B1): 10,000 files, Optane DC memory",
     method: "Names in one directory; stat also two and three levels down. Cold: right after mounting. Warm (_c): repeated. \"open\" creates a file and closes it. _N and _Nnqp: the paper's index and cachelets over the other file system, with and without the inode quick path. DirectFS_paper: Algorithm 1 as printed (two fences, persisted tail of the log, no parent kept, garbage left to another thread); DirectFS: the product. In the full size PMFS runs without delays only, because its linear searches would take minutes per row. In virtual time a directory has at most 500 names.",
+    is_alone: false,
     needs_bytes: |size| TABLE_2_SUBJECTS.len() as u64 * Plan::of_files(table_2_files(size) * 4 + 100).image_bytes(),
     run: |bench| {
         let left_out =
@@ -311,6 +312,7 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
     question: "What does a VFS without a dentry cache save, cold and warm?",
     source: "ByVFS, Fig. 3 and section 4.2: 100,000 files in one directory, NOVA below, 30 to 40 ns added to reads and 600 ns to writes",
     method: "The conventional VFS and ByVFS over the same NOVA-like file system. Cold: right after mounting. Warm (_c): repeated. \"open\" creates a file and closes it. 60,000 directories are created, since a directory has at most 65,000 links here. In virtual time a directory has at most 500 names.",
+    is_alone: false,
     needs_bytes: |size| BYVFS_SUBJECTS.len() as u64 * Plan::of_files(byvfs_files(size) * 4 + 100).image_bytes(),
     run: |bench| {
         let measured = measure(bench, &BYVFS_SUBJECTS, byvfs_files(bench.size), &|_, _| false)?;
@@ -366,6 +368,7 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
     question: "What do the VFS's caches cost, and what do they save?",
     source: "DirectFS, Fig. 2 and section II-C: NOVA with the VFS and without",
     method: "create, stat and remove in directories one, two and three levels down. VFS: the conventional layer over the NOVA-like file system. PFS: its operations called without any cache of names or file attributes; directories in use keep NOVA's own index. Cold: right after mounting. Warm (_c): repeated.",
+    is_alone: false,
     needs_bytes: |size| 2 * Plan::of_files(figure_2_files(size) + 100).image_bytes(),
     run: |bench| {
         let files = figure_2_files(bench.size);

@@ -249,8 +249,7 @@ fn rates(
 const fn turns_recorded(size: Size) -> (u64, u64, u64) {
     match size {
         Size::Tiny => (8, 0, 1),
-        Size::Quick => (40, 1, 4),
-        Size::Full => (100, 4, 24),
+        Size::Quick | Size::Full => (100, 4, 24),
     }
 }
 
@@ -392,6 +391,7 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
     question: "What do applications gain?",
     source: "DirectFS, Fig. 9 and section V-D: filebench, 10,000 files, 1 to 16 threads",
     method: "varmail: remove; create, write and sync; read; append and sync; read; with 16 KiB files in one directory. fileserver: create, append, read, remove, stat; with 128 KiB files in 20 directories (2,000 files in the full size). Written after filebench's descriptions; each thread has its own files. One and two threads, since there are two processors. _paper: Algorithm 1 as printed, see directfs-table2.",
+    is_alone: true,
     needs_bytes: |size| {
         let files = figure_9_files(size).min(2000);
         let plan = Plan { content_bytes: files * (128 << 10) * 3, ..Plan::of_files(files * 2) };
@@ -475,6 +475,7 @@ pub const SOUPFS_FIGURE_4: Experiment = Experiment {
     question: "What does Postmark gain by soft updates?",
     source: "SoupFS, Fig. 4 and section 3: \"about 50 %\" above the other file systems",
     method: "Transactions of one thread on small files (4 to 12 KiB) in ten directories: one file is created and one removed, then one is read or appended to. SoupFS's persister runs every 20 ms.",
+    is_alone: false,
     needs_bytes: soupfs_needs,
     run: |bench| {
         let what = "SoupFS runs more Postmark transactions than NOVA";
@@ -488,6 +489,7 @@ pub const SOUPFS_FIGURE_5: Experiment = Experiment {
     question: "What does varmail gain by soft updates?",
     source: "SoupFS, Fig. 5 and section 3: up to 75 % above NOVA",
     method: "varmail as in directfs-fig9, one thread. Each mail is synced, so the application itself does the persister's work here. SoupFS's sync makes the file's own changes durable, as in the paper; the lab has an option for its names, too.",
+    is_alone: false,
     needs_bytes: soupfs_needs,
     run: |bench| {
         soupfs(bench, "varmail", Application::Varmail, (75.0, "SoupFS runs more varmail operations than NOVA"))
@@ -538,6 +540,7 @@ pub const DIRECTFS_FIGURE_8: Experiment = Experiment {
     question: "What do small files gain?",
     source: "DirectFS, Fig. 8 and section V-D: 1,000 files of 1 to 32 KiB, one thread",
     method: "r: open, read whole, close, right after mounting. w: create, write whole, close. All files are in one directory.",
+    is_alone: false,
     needs_bytes: |size| FIGURE_8_SUBJECTS.len() as u64 * figure_8_plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("thousand files/s", &MEMORIES);

@@ -11,6 +11,7 @@ use super::threads::{seconds, timed};
 use super::{Experiment, MEMORIES, Size, memory_name};
 use crate::ablation::Variant;
 use crate::calls::Calls;
+use crate::physical::MountOptions;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
@@ -231,11 +232,12 @@ pub const FXMARK: Experiment = Experiment {
     question: "How do FxMark's calls scale with this machine's processors?",
     source: "FxMark (Min et al., ATC 2016), as ArckFS and Odinfs run it; not in the three papers, whose Fig. 7 has three of these calls without numbers",
     method: "Real threads, from one to as many as there are processors. DWTL truncates an own file block by block; MRP resolves paths to own files (L), files of one directory (M), one file (H); MRD lists an own or a shared directory of 64 names for each thread; MWC, MWU, MWR create, unlink and rename in an own or a shared directory; DRBL reads blocks of an own file; DWAL appends blocks to one. The maximum of several rounds, without emulated delay. The model (multicore) has the same calls in one directory for up to 64 processors.",
+    is_alone: true,
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("million calls/s", &MEMORIES[..1]);
         let counts = thread_counts();
-        let shards = counts.last().copied().unwrap_or(1) as usize;
+        let shards = MountOptions::default().shards;
         let mut machines = Vec::new();
         for subject in SUBJECTS {
             machines.push(machine_for(subject, plan(bench.size), shards)?);

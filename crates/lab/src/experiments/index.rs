@@ -115,6 +115,7 @@ pub const REBUILD: Experiment = Experiment {
     question: "How long does the first lookup in a large directory take?",
     source: "DirectFS, section III-C: 1 million files in one directory, 113 ms with one thread, 16 ms with 24",
     method: "The directory is filled; the file system is unmounted and mounted. Timed is the first stat in the directory. SoupFS has its index on the image and rebuilds nothing.",
+    is_alone: false,
     needs_bytes: needs,
     run: |bench| {
         let row = "first stat after a mount";
@@ -136,6 +137,7 @@ pub const RECOVERY: Experiment = Experiment {
     question: "How long does a mount take after a crash?",
     source: "DirectFS, section III-H: all entries of 10 million files identified in 10 ms by 24 threads",
     method: "The directory is filled; the file system is mounted, one name is created, and the process ends without unmounting. Timed is the next mount. Two threads share DirectFS's recovery. SoupFS needs no recovery.",
+    is_alone: true,
     needs_bytes: needs,
     run: |bench| {
         let row = "mount after a crash";

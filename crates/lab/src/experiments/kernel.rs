@@ -157,6 +157,7 @@ pub const KERNEL_CALLS: Experiment = Experiment {
     question: "What does a call cost in the running kernel, and in the lab's VFS layer?",
     source: "In no paper: it calibrates the lab's VFS layer, which does less than a kernel's",
     method: "Warm calls on names of one directory: system calls of this program on a file system in memory (tmpfs at /dev/shm), and calls of the conventional layer over the NOVA-like file system, which is reached without a system call. \"open\" and \"create\" include close.",
+    is_alone: false,
     needs_bytes: |size| Plan::of_files(names(size) * 2 + 100).image_bytes(),
     run: |bench| {
         let memories = bench.virtual_memories(&[DRAM]);

@@ -162,12 +162,9 @@ pub enum Failure {
     },
     /// Other programs take the processors.
     #[error(
-        "in each of {rounds} rounds the program waited for a processor, and parts of its time would be wrong: end other programs"
+        "in each round the program waited for a processor, and parts of its time would be wrong: end other programs"
     )]
-    Busy {
-        /// Rounds that were tried.
-        rounds: usize,
-    },
+    Busy,
     /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,

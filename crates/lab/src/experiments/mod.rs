@@ -156,6 +156,9 @@ pub struct Experiment {
     pub source: &'static str,
     /// The method and its differences from the paper.
     pub method: &'static str,
+    /// Whether it times by the clock what other work would delay, so that it never runs beside
+    /// another one.
+    pub is_alone: bool,
     /// Memory needed in bytes.
     pub needs_bytes: fn(Size) -> u64,
     /// Runs it.

@@ -229,7 +229,7 @@ fn measure(
             site.measure(bench, &crowd, MEMORIES[0], 1)
         };
         let mut rounds = Vec::new();
-        for _ in 0..bench.rounds() * 3 {
+        for _ in 0..bench.size.pick(1, 2, 15) {
             let (one, before) = (rate(1)?, Distance::measure());
             let (two, after) = (rate(2)?, Distance::measure());
             distances.extend([before, after]);
@@ -564,6 +564,7 @@ pub const MULTICORE: Experiment = Experiment {
     question: "How would calls in one directory scale on up to 64 processors?",
     source: "DirectFS, Fig. 3, Fig. 7 a to d, sections II-D and V-C: 1 to 32 threads on 48 processors; drawings without numbers",
     method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records its own calls: every instruction and its memory accesses. Calls of more than 60,000 instructions, which rewrite a directory's log, are left out. The recordings are replayed on 1 to 64 virtual processors in virtual time. Line transfers between processors cost time; locks are granted in order of arrival and handed over; waiters do not sleep. A line that no other recorded call touches comes from memory at the call's first access. Measured on this machine: the time of one processor, a line transfer between two processors and from memory, the handover of a lock, a locked instruction, a flush and a fence. Memory is not slowed. The distance between a virtual machine's processors varies, so it is measured before and after each round of two threads, which directly follows a round of one. Rounds in which it changed, or which ran on one core, do not count. The median of the others, by the gain of the second thread, counts; the model of two processors next to it uses its distance. The curves use the long distance, since many processors do not share one cache. The clock is held while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in every call. \"DirectFS, locked log\" is DirectFS's recording with a lock around each append to the directory's log, held until the call's last fence. \"DirectFS, flag on the directory\": one rename of a directory at a time changes the state of its files, as in the paper (III-E). Not modelled: memory bandwidth, distances between sockets, failed exchanges, repeated reads. Judged at 24 processors, or at the size's maximum: \"scales\" means a speedup of at least half the processor count, \"does not\" at most a sixth.",
+    is_alone: true,
     needs_bytes: |size| {
         let image_bytes = Plan::of_files(files_needed(size)).image_bytes();
         calibrate::MEMORY_BYTES.max(image_bytes * 2)

@@ -12,6 +12,7 @@ use crate::nova::Nova;
 use crate::pmfs::Pmfs;
 use crate::vfs::{DentryCache, VfsOptions};
 use pmem::Delays;
+use std::time::{Duration, Instant};
 
 /// The parts of a program's time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -143,6 +144,7 @@ pub const BYVFS_FIGURE_1: Experiment = Experiment {
     question: "How much of a program's time is path lookup, in the VFS and below it?",
     source: "ByVFS, Fig. 1: NOVA and ext4, cold caches; a drawing, whose text compares the two",
     method: "Programs as in byvfs-fig4 over the NOVA-like file system under the conventional layer, each of whose operations is timed (the cost of the clock is subtracted). FS: looking up names and loading inodes below the VFS. VFS: the cost of a call by path with all names in memory, times the number of calls. The programs' own time, which the paper's totals include, is missing. The lab has no ext4.",
+    is_alone: true,
     needs_bytes: |size| plan(size).image_bytes(),
     run: |bench| {
         let all = programs_apart(bench, &BYVFS_STEPS)?;
@@ -165,6 +167,7 @@ pub const BYVFS_TABLE_1: Experiment = Experiment {
     question: "How often does the VFS find a name in its caches?",
     source: "ByVFS, Table 1: programs in Linux's sources, cold caches",
     method: "Programs as in byvfs-fig4. A hit is a call by path that does not ask the file system below. Names of directories on the path count only if they miss.",
+    is_alone: false,
     needs_bytes: |size| plan(size).image_bytes(),
     run: |bench| {
         let all = programs_apart(bench, &BYVFS_STEPS)?;
@@ -190,7 +193,7 @@ pub const BYVFS_TABLE_1: Experiment = Experiment {
 const FILE_BYTES: [usize; 3] = [1 << 10, 8 << 10, 32 << 10];
 
 fn small_files(size: Size) -> u64 {
-    size.pick(20, 300, 3000)
+    size.pick(20, 100, 3000)
 }
 
 /// Rows of DirectFS's Fig. 1 and 10.
@@ -202,15 +205,18 @@ fn figure_1_rows() -> Vec<String> {
 /// A program that waited for a processor for more than this share of its time says nothing: the
 /// parts are timed by the clock.
 const DELAYED_MAX: f64 = 0.02;
-/// Rounds until a busy machine is refused.
+/// Rounds, at least, until a busy machine is refused, and how long they go on. Each program needs
+/// one in which nothing interrupts it.
 const TRIES: usize = 12;
+const TRIED: Duration = Duration::from_secs(10);
 
 /// The parts of all rows of Fig. 1 on one machine, in row order: those of the fastest of several
 /// rounds in which the program did not wait for a processor. Fails if there are none.
 fn figure_1_parts(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<Parts>> {
     let mut least: Vec<Option<Parts>> = Vec::new();
     let rounds = bench.rounds().min(3);
-    for round in 0..TRIES {
+    let begun = Instant::now();
+    for round in (0..).take_while(|round| *round < TRIES || begun.elapsed() < TRIED) {
         let parts = figure_1_round(bench, machine, delays)?;
         least.resize(parts.len(), None);
         for (least, parts) in least.iter_mut().zip(parts) {
@@ -226,7 +232,7 @@ fn figure_1_parts(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) 
             return Ok(all);
         }
     }
-    Err(Failure::Busy { rounds: TRIES })
+    Err(Failure::Busy)
 }
 
 fn figure_1_round(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<Parts>> {
@@ -290,6 +296,7 @@ pub const DIRECTFS_FIGURE_1: Experiment = Experiment {
     question: "How much of the time does metadata take?",
     source: "DirectFS, Fig. 1 and section II-C: ext4-dax, NOVA and PMFS, cold caches",
     method: "Files of 1, 8 and 32 KiB, newly written (w) and read right after mounting (r); du and rm on a tree. Metadata is everything but reading and writing content, as timed at the file system below the conventional layer (the cost of the clock is subtracted). The lab has no ext4.",
+    is_alone: true,
     needs_bytes: |size| 2 * plan(size).image_bytes(),
     run: |bench| {
         let mut machines = [("NOVA", timed_nova(bench.size)?), ("PMFS", timed_pmfs(bench.size)?)];
@@ -338,6 +345,7 @@ pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
     question: "Which part of the metadata time does DirectFS save?",
     source: "DirectFS, Fig. 10 and section V-E: parts of the metadata time with cold caches; a drawing without numbers",
     method: "As directfs-fig1. Lookup: finding names and inodes; for DirectFS, which has no layers to time, the cost of a call by path with all names in memory, times the number of calls. PFS metadata: for NOVA the rest below the VFS, for DirectFS and NOVA the index of names, measured as the first lookup in each directory. VFS metadata: for NOVA creating and dropping the content of the VFS's caches. \"DirectFS other\": its cachelets and its log, which a clock cannot separate. DirectFS's time is its total time minus that of reading or writing the same bytes in an open file, and at least that of its lookups.",
+    is_alone: true,
     needs_bytes: |size| 2 * plan(size).image_bytes(),
     run: |bench| {
         let mut nova = timed_nova(bench.size)?;

@@ -25,24 +25,23 @@ use std::ops::Range;
 const fn calls_recorded(size: Size) -> (u64, u64) {
     match size {
         Size::Tiny => (0, 1),
-        Size::Quick => (1, 3),
-        Size::Full => (4, 32),
+        Size::Quick | Size::Full => (4, 32),
     }
 }
 
 /// Names of a directory. An index that is built at the first call costs the same for each of them.
 pub const fn names_recorded(size: Size) -> u64 {
-    size.pick(8, 60, 500)
+    size.pick(8, 500, 500)
 }
 
 /// A row ends early after this many instructions, which linear searches take.
 const fn instructions_max(size: Size) -> u64 {
-    size.pick(10_000, 30_000, 500_000)
+    size.pick(10_000, 500_000, 500_000)
 }
 
 /// Calls that count even so.
 const fn calls_min(size: Size) -> u64 {
-    size.pick(1, 1, 4)
+    size.pick(1, 4, 4)
 }
 /// Longest path of an experiment.
 const PATH_MAX: usize = 64;

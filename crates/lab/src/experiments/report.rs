@@ -75,7 +75,10 @@ const STYLE: &str = "
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; font-size: 13px; }
 th, td { padding: 2px 10px; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
+th:first-child, td:first-child, th:nth-child(2), td:nth-child(2), .text { text-align: left; }
+.claims th:nth-child(2), .claims td:nth-child(2) { text-align: right; }
+.claims td { white-space: nowrap; } .claims td:first-child { white-space: normal; min-width: 15em; }
+.claims .of th { padding-top: 1em; }
 .plot { overflow-x: auto; }
 .holds { color: #2a8a3c; } .beyond { color: #3a7ca5; } .weaker { color: #b8860b; } .fails { color: #c0392b; }
 .decides { font-weight: bold; } .wide { overflow-x: auto; }
@@ -114,8 +117,13 @@ impl Part {
         match outcome {
             Ok(findings) => {
                 part.columns = findings.memories.iter().map(Medium::name).collect();
+                if !findings.claims.is_empty() {
+                    let columns = part.columns.len() + 2;
+                    let heading = format!("<a href=\"#{0}\">{0}</a>", experiment.name);
+                    let _ = write!(part.rows, "<tr class=\"of\"><th colspan=\"{columns}\">{heading}</th></tr>");
+                }
                 for claim in &findings.claims {
-                    row(&mut part.rows, experiment, findings, claim);
+                    row(&mut part.rows, findings, claim);
                     let decision = claim.decision(&findings.memories);
                     let at = Verdict::ALL.iter().position(|(verdict, _)| Some(*verdict) == decision);
                     part.verdicts[at.unwrap_or(Verdict::ALL.len())] += 1;
@@ -213,7 +221,7 @@ fn conclusion(all: &[Part]) -> String {
 
 /// The machines of virtual time.
 fn machines(out: &mut String) {
-    out.push_str("<div class=\"wide\"><table><thead><tr><th>machine</th><th>processor</th><th>instruction, ps</th><th>line of DRAM, ns</th><th>of the image</th><th>in sequence</th><th>streamed</th><th>flushed</th><th>fence</th><th>source</th></tr></thead><tbody>");
+    out.push_str("<div class=\"wide\"><table><thead><tr><th>machine</th><th>processor</th><th>instruction, ps</th><th>line of DRAM, ns</th><th>of the image</th><th>in sequence</th><th>streamed</th><th>flushed</th><th>fence</th><th class=\"text\">source</th></tr></thead><tbody>");
     for memory in memories::MEMORIES {
         let _ = write!(
             out,
@@ -226,7 +234,7 @@ fn machines(out: &mut String) {
         for ns in memory.costs_ns() {
             let _ = write!(out, "<td>{ns}</td>");
         }
-        let _ = write!(out, "<td>{}</td></tr>", escaped(memory.source));
+        let _ = write!(out, "<td class=\"text\">{}</td></tr>", escaped(memory.source));
     }
     out.push_str("</tbody></table></div>");
 }
@@ -259,7 +267,7 @@ fn summary(out: &mut String, all: &[Part]) {
         }
     }
     for columns in tables {
-        out.push_str("<div class=\"wide\"><table><thead><tr><th>experiment</th><th>claim</th><th>paper</th>");
+        out.push_str("<div class=\"wide\"><table class=\"claims\"><thead><tr><th>claim</th><th>paper</th>");
         columns.iter().for_each(|name| {
             let _ = write!(out, "<th>{}</th>", escaped(name));
         });
@@ -270,15 +278,8 @@ fn summary(out: &mut String, all: &[Part]) {
     out.push_str("<p>Green holds, yellow goes the same way but not as far, red fails, blue goes far beyond the paper. Bold values decide: the paper's machine where there is one.</p>");
 }
 
-fn row(out: &mut String, experiment: &Experiment, findings: &Findings, claim: &Claim) {
-    let _ = write!(
-        out,
-        "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td>{2:.1} {3}</td>",
-        experiment.name,
-        escaped(&claim.what),
-        claim.paper,
-        claim.unit.name()
-    );
+fn row(out: &mut String, findings: &Findings, claim: &Claim) {
+    let _ = write!(out, "<tr><td>{}</td><td>{:.1} {}</td>", escaped(&claim.what), claim.paper, claim.unit.name());
     let span = if claim.here.len() == findings.memories.len() { 1 } else { findings.memories.len() };
     for (index, here) in claim.here.iter().enumerate() {
         let class = claim.class(index);
@@ -349,14 +350,19 @@ fn table(out: &mut String, findings: &Findings) {
         "<details open><summary>All numbers, {}</summary><div class=\"wide\"><table><thead><tr><th></th><th></th>",
         escaped(findings.unit)
     );
-    for heading in headings(findings) {
-        let _ = write!(out, "<th>{}</th>", escaped(&heading));
+    let rows: Vec<Vec<String>> = findings.measures.iter().map(numbers).collect();
+    // A column of dashes says nothing.
+    let is_used = |column: &usize| rows.iter().any(|row| row[*column] != cell(None));
+    let headings = headings(findings);
+    let used: Vec<usize> = (0..headings.len()).filter(is_used).collect();
+    for column in &used {
+        let _ = write!(out, "<th>{}</th>", escaped(&headings[*column]));
     }
     out.push_str("</tr></thead><tbody>");
-    for measure in &findings.measures {
+    for (measure, values) in findings.measures.iter().zip(&rows) {
         let _ = write!(out, "<tr><td>{}</td><td>{}</td>", escaped(&measure.row), escaped(&measure.subject));
-        for value in numbers(measure) {
-            let _ = write!(out, "<td>{value}</td>");
+        for column in &used {
+            let _ = write!(out, "<td>{}</td>", values[*column]);
         }
         out.push_str("</tr>");
     }

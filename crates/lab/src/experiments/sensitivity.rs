@@ -96,6 +96,7 @@ pub const SENSITIVITY: Experiment = Experiment {
     question: "On which machines does each idea pay?",
     source: "In no paper: their claims are of one machine each",
     method: "Recorded calls replayed on 20 machines, which differ in the latency of the image's memory and in the time of an instruction; the rest is the reference processor's, with ordinary memory of 85 ns. Optane is at 300 ns and 135 ps, the reference processor's DRAM at 150 ns and 70 ps, CXL cards from 300 to 750 ns and 70 ps. Virtual time only, also with --clock. Names in one directory, at most 500.",
+    is_alone: false,
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut all = Vec::new();

@@ -100,6 +100,7 @@ pub const FIGURE_2: Experiment = Experiment {
     question: "How long do calls that change metadata take if a persister flushes for them later?",
     source: "SoupFS, Fig. 2 and section 3: NVDIMM as fast as DRAM",
     method: "create (open and close), unlink, mkdir and rmdir in one directory, warm, under the conventional layer. SoupFS's persister runs between the timed sections.",
+    is_alone: false,
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("µs per call", &MEMORIES)
@@ -165,6 +166,7 @@ pub const FIGURE_3: Experiment = Experiment {
     question: "How do these calls slow down with the memory?",
     source: "SoupFS, Fig. 3 and section 3: a delay after each clflush",
     method: "As soupfs-fig2, with 0 to 800 ns for each flushed line. The delay applies at the fence, for all lines flushed since the last one.",
+    is_alone: false,
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut findings =

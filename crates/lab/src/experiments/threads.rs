@@ -374,6 +374,7 @@ pub const DIRECTFS_FIGURE_3: Experiment = Experiment {
     question: "Do calls in one directory scale under a VFS?",
     source: "DirectFS, Fig. 3 and section II-D: mdtest, 1 to 24 threads; a drawing without numbers",
     method: "All threads in one directory, NOVA under the conventional layer; the index of the directory's names is built before the clock starts. The text's statements about the drawing are tested with two threads: create does not scale, nor does stat with cold caches; stat with warm caches does. \"Scales\" means at least 1.5 times one thread's rate here, \"does not\" at most 1.2 times.",
+    is_alone: true,
     needs_bytes: needs,
     run: |bench| {
         let deeds = [ThreadOperation::Create, ThreadOperation::Stat, ThreadOperation::StatCold];
@@ -401,6 +402,7 @@ pub const DIRECTFS_FIGURE_7: Experiment = Experiment {
     question: "Do calls in one directory scale without a lock on it?",
     source: "DirectFS, Fig. 7 a to d and section V-C: mdtest and FxMark, 1 million files, 1 to 32 threads; drawings without numbers",
     method: "a: stat, b: remove, c: rename, d: stat while another thread renames a file in the same directory. All threads in one directory, names in memory. Tested as in directfs-fig3, with two threads; with the renaming thread there are three on two processors. _r and _b: DirectFS with a radix tree (six bits of a name's hash per level, a lock for each subtree of the first one) or a B-tree (under one read-write lock) in place of its hash table, with equally full buckets. _nocon: with a lock on a directory's log, held from before a slot is claimed until the call's last fence. \"Stat after others\": after ten times as many other files were used, DirectFS with an index that evicts names (its caches hold twice the shared directory) and with one that does not (noGC).",
+    is_alone: true,
     needs_bytes: needs,
     run: |bench| {
         let deeds =

@@ -44,7 +44,7 @@ fn all_times(bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Result<
 
 /// Directories of the tree in virtual time.
 const fn directories_recorded(size: Size) -> u64 {
-    size.pick(1, 1, 4)
+    size.pick(1, 4, 4)
 }
 
 /// Adds the columns of virtual time, in milliseconds as for the whole tree, and what the programs
@@ -159,6 +159,7 @@ pub const TABLE_3: Experiment = Experiment {
     question: "How long do programs that work on many files take?",
     source: "DirectFS, Table III (section V-B2): in Linux's sources",
     method: "The file system calls of the programs, on a synthetic tree of 12 files per directory (14,400 files in the full size). Compression is left out, so tar and gzip are only their input and output. The paper's seconds are given as milliseconds. In virtual time all calls of a tree of four directories are recorded, and their time is scaled to the whole tree. Cold: right after mounting. Warm (_c): repeated. _nqp: DirectFS without the inode quick path. _paper: Algorithm 1 as printed, see directfs-table2.",
+    is_alone: false,
     needs_bytes: |size| TABLE_3_SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let times = all_times(bench, &TABLE_3_SUBJECTS, &TABLE_3_STEPS)?;
@@ -212,6 +213,7 @@ pub const BYVFS_FIGURE_4: Experiment = Experiment {
     question: "What do programs gain and lose without a dentry cache?",
     source: "ByVFS, Fig. 4 and section 4.3: in Linux's sources, cold caches",
     method: "As directfs-table3, each program right after mounting. ls and cp ask for a name more than once, and lose what a dentry cache would save.",
+    is_alone: false,
     needs_bytes: |size| BYVFS_SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let times = all_times(bench, &BYVFS_SUBJECTS, &BYVFS_STEPS)?;

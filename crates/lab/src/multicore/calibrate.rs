@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Attempts, of which the shortest counts.
+/// Attempts, of which the shortest counts. On a busy machine, where each takes long, there are
+/// fewer.
 const TRIES: usize = 200;
+const TRIED: Duration = Duration::from_millis(100);
 const LINE: u64 = 64;
 /// Lines flushed before each fence, in the two measurements, and fences per attempt.
 const FLUSHED: [u64; 2] = [1, 9];
@@ -24,7 +26,9 @@ fn shortest_ns(count: u64, mut work: impl FnMut()) -> f64 {
         work();
         start.elapsed().as_nanos() as f64
     };
-    (0..TRIES).map(one).fold(f64::MAX, f64::min) / count as f64
+    let begun = Instant::now();
+    let tries = (0..TRIES).take_while(|done| *done == 0 || begun.elapsed() < TRIED);
+    tries.map(one).fold(f64::MAX, f64::min) / count as f64
 }
 
 fn exchange_ns() -> f64 {
@@ -118,12 +122,16 @@ fn handover_ns() -> f64 {
     // The round in which the lock is held, waited for, and handed over; and the time of the
     // handover.
     let (held, waiting, taken, taken_ns) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let is_over = AtomicBool::new(false);
     let begun = Instant::now();
     let now_ns = || begun.elapsed().as_nanos() as u64;
     let mut times: Vec<f64> = std::thread::scope(|scope| {
         scope.spawn(|| {
             for time in 1..=TIMES {
                 await_turn(&held, time);
+                if is_over.load(Ordering::Acquire) {
+                    break;
+                }
                 waiting.store(time, Ordering::Release);
                 let _guard = lock(&mutex);
                 taken_ns.store(now_ns(), Ordering::Relaxed);
@@ -141,7 +149,10 @@ fn handover_ns() -> f64 {
             await_turn(&taken, time);
             taken_ns.load(Ordering::Relaxed).saturating_sub(left_ns) as f64
         };
-        (1..=TIMES).map(one).collect()
+        let times = (1..=TIMES).take_while(|time| *time == 1 || begun.elapsed() < TRIED).map(one).collect();
+        is_over.store(true, Ordering::Release);
+        held.store(TIMES, Ordering::Release);
+        times
     });
     const SPINS: u64 = 100;
     let clock_ns = shortest_ns(SPINS, || {

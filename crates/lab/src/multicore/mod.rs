@@ -2,7 +2,7 @@
 //! replayed in virtual time.
 //!
 //! ```text
-//!   record      single-steps a call in this process: every instruction and its registers
+//!   record      runs a call as a copy of its code that writes down each instruction and registers
 //!   events      the accesses that matter between processors: lines read and written, locked
 //!               instructions, flushes, fences, locks acquired and released
 //!   coherence   replays the events of 1 to 64 processors against a model of caches and locks

@@ -2,7 +2,7 @@
 //! every machine that runs this program.
 //!
 //! ```text
-//!   record      (multicore) single-steps a call: every instruction and its registers
+//!   record      (multicore) runs a call as a copy that writes down each instruction and registers
 //!   operations  what each instruction reads, writes and depends on; code of shared libraries at
 //!               fixed prices
 //!   clock       the reference processor: instructions at one rate, lines, flushes and fences at
