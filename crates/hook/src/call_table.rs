@@ -263,10 +263,11 @@ pub const ROWS: &[Row] = &[
         ],
     },
     Row {
-        title: "mremap, remap_file_pages, mprotect, madvise, mincore, mlock",
+        title: "mremap, remap_file_pages, shmat, mprotect, madvise, mincore, mlock",
         calls: &[
             call!(SYS_mremap, AnyFd, Map, mapping::moves::mremap).buffers(Ranges),
             call!(SYS_remap_file_pages, AnyFd, Map, mapping::remap_file_pages).buffers(Ranges),
+            call!(SYS_shmat, AnyFd, Map, mapping::shmat).buffers(Ranges),
             call!(SYS_mprotect, AnyFd, Map, mapping::mprotect).buffers(Ranges),
             call!(SYS_pkey_mprotect, AnyFd, Map, mapping::mprotect).buffers(Ranges),
             call!(SYS_madvise, AnyFd, Map, mapping::advice::madvise).buffers(Ranges),

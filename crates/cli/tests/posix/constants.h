@@ -25,7 +25,7 @@ static const struct constant calls[] = {
     CALL(io_uring_setup) CALL(io_uring_enter) CALL(io_uring_register)
     CALL(pidfd_open) CALL(pidfd_getfd) CALL(getpid) CALL(memfd_create) CALL(pipe2) CALL(socket) CALL(bind) CALL(connect)
     CALL(listen) CALL(setrlimit) CALL(execve) CALL(execveat) CALL(uselib) CALL(open_tree) CALL(move_mount) CALL(mount_setattr) CALL(fspick)
-    {"open_tree_attr", 467}, CALL(swapoff) CALL(remap_file_pages) CALL(poll) CALL(select) CALL(epoll_create1) CALL(epoll_ctl)
+    {"open_tree_attr", 467}, CALL(swapoff) CALL(remap_file_pages) CALL(shmat) CALL(poll) CALL(select) CALL(epoll_create1) CALL(epoll_ctl)
     {0, 0}};
 
 #define CONSTANT(name) {#name, (long)(name)},

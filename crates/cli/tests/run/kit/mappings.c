@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -251,9 +252,15 @@ static void shared_moved(void) {
 static void moved_over(const char *what, int protection, int flags, int source) {
     int fd = file("moved-over", 0, 0);
     ftruncate(fd, 14 * PAGE);
-    char *start = mmap(0, 7 * PAGE, PROT_READ, MAP_SHARED, fd, 6 * PAGE);
-    char *memory = map(source, 1, protection, flags);
-    char *there = mremap(memory, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, start + 3 * PAGE);
+    char *start = mmap(0, 7 * PAGE, PROT_READ, MAP_SHARED, fd, 6 * PAGE), *there;
+    if (flags) {
+        char *memory = map(source, 1, protection, flags);
+        there = mremap(memory, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, start + 3 * PAGE);
+    } else {
+        int segment = shmget(IPC_PRIVATE, PAGE, 0600);
+        there = shmat(segment, start + 3 * PAGE, SHM_REMAP);
+        shmctl(segment, IPC_RMID, 0);
+    }
     check(what, there - start, 3 * PAGE);
     memset(there, 'm', PAGE);
     long sum = 0;
@@ -281,6 +288,7 @@ int main(void) {
     int stores = PROT_READ | PROT_WRITE;
     moved_over("anonymous memory", stores, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     moved_over("shared memory", stores, MAP_SHARED | MAP_ANONYMOUS, -1);
+    moved_over("a segment", 0, 0, -1);
     moved_over("a private page of a file", stores, MAP_PRIVATE, source);
     moved_over("a shared page of a file", stores, MAP_SHARED, source);
     return 0;

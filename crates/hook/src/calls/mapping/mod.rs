@@ -356,6 +356,26 @@ pub fn munmap(call: &mut Call<'_>) -> Result<Verdict> {
     end_mappings(call)
 }
 
+/// shmat(segment, address, flags): with SHM_REMAP it may replace mappings of the image.
+pub fn shmat(call: &mut Call<'_>) -> Result<Verdict> {
+    const SHM_REMAP: u64 = 0o40000;
+    let [segment, address, flags, ..] = call.arguments();
+    if flags & SHM_REMAP == 0 || !HAS_MAPPED.load(Relaxed) {
+        return Ok(NATIVE);
+    }
+    // SAFETY: integers and reserved words, of which zero is a value; the kernel fills them.
+    let mut status: libc::shmid_ds = unsafe { core::mem::zeroed() };
+    let arguments = [segment, libc::IPC_STAT as u64, &raw mut status as u64, 0, 0, 0];
+    // SAFETY: the kernel writes the structure, which is borrowed for writing.
+    if unsafe { sys::call(libc::SYS_shmctl, arguments) } < 0 {
+        return Ok(NATIVE);
+    }
+    // SHM_RND rounds down; without it such an address is refused.
+    let length = (status.shm_segsz as u64).next_multiple_of(PAGE_BYTES);
+    let _held = missing::hold(call.context);
+    replace_range(call, address & !(PAGE_BYTES - 1), length)
+}
+
 /// Has the kernel perform a call that ends the mappings of a range (address, length, ...).
 fn end_mappings(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length) = (call.frame.rdi, call.frame.rsi);
