@@ -5,9 +5,6 @@ use posix::{Caller, Errno, Result, VALUE_BYTES_MAX};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// The most bytes of names that an inode's attributes can have.
-const NAMES_BYTES_MAX: usize = 65_536;
-
 /// Which extended attributes may be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetXattr {
@@ -43,8 +40,7 @@ pub(crate) fn read_attribute(caller: &Caller<'_, '_>, node: Node, name: &[u8]) -
 }
 
 pub(crate) fn list_attributes(caller: &Caller<'_, '_>, node: Node) -> Result<Vec<OsString>> {
-    let mut names = vec![0; NAMES_BYTES_MAX];
-    let length = caller.xattrs().list_attributes(node, &mut names)?;
-    let names = names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty());
+    let names = caller.xattrs().all_attributes(node)?;
+    let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
     Ok(names.map(|name| OsStr::from_bytes(name).to_owned()).collect())
 }

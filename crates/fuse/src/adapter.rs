@@ -31,8 +31,6 @@ use std::time::{Duration, Instant};
 /// Bytes copied at a time by one request, and its maximum in total.
 const COPY_STEP_BYTES: usize = 1 << 20;
 const COPY_BYTES_MAX: u64 = 64 << 20;
-/// The kernel's maximum for the names in a listxattr reply.
-const LIST_BYTES_MAX: usize = 65_536;
 /// Most bytes of a reply with content.
 const READ_BYTES_MAX: usize = 1 << 20;
 
@@ -390,7 +388,7 @@ impl Adapter {
             _ => {
                 let size = arguments.u32()? as usize;
                 let list = |names: &mut [u8]| self.files.list_attributes(call.requester, call.node, names);
-                reply_value(size, LIST_BYTES_MAX, list, reply)
+                reply_value(size, posix::LIST_BYTES_MAX, list, reply)
             }
         }
     }

@@ -58,4 +58,4 @@ pub use open_file::{INTERNAL_FLAGS, MarkGroupFlags, OpenFile};
 pub use path_cache::PathCache;
 pub use storage::{Scope, Storage};
 pub use user_namespace::{IdMap, OVERFLOW_ID, UserNamespace};
-pub use xattr::{VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};
+pub use xattr::{LIST_BYTES_MAX, VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};

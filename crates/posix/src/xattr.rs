@@ -14,6 +14,8 @@ use pmem::Memory;
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Longest value.
 pub const VALUE_BYTES_MAX: usize = 65_536;
+/// Longest list of names that listxattr returns, as on Linux.
+pub const LIST_BYTES_MAX: usize = 65_536;
 
 const FILE_CAPABILITIES: &[u8] = b"security.capability";
 
@@ -167,5 +169,22 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
             length = end;
         })?;
         if fits { Ok(length) } else { Err(Errno::ERANGE) }
+    }
+
+    /// What [`list_attributes`](Self::list_attributes) lists, however long it is. A call of a
+    /// program gets at most [`LIST_BYTES_MAX`].
+    #[cfg(feature = "std")]
+    pub fn all_attributes(self, node: Node) -> Result<Vec<u8>> {
+        loop {
+            let mut names = vec![0; self.list_attributes(node, &mut [])?];
+            match self.list_attributes(node, &mut names) {
+                // Others were added meanwhile.
+                Err(Errno::ERANGE) => {}
+                length => {
+                    names.truncate(length?);
+                    return Ok(names);
+                }
+            }
+        }
     }
 }

@@ -14,8 +14,6 @@ use std::io::Write;
 
 /// Bytes read at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// Extended attributes of one file: bytes of names.
-const NAMES_BYTES_MAX: usize = 64 << 10;
 /// The archive is filled up to a multiple of this, as tapes had it.
 const RECORD_BYTES: u64 = 10240;
 
@@ -191,9 +189,8 @@ impl Exporter<'_, '_, '_> {
     fn add_xattrs(&mut self, node: Node, kind: FileKind, path: &[u8], entry: &mut Entry) -> Result<()> {
         let failed = |errno| TransferError::image("read the extended attributes of", path, errno);
         let caller = self.tree.caller();
-        let mut names = vec![0; NAMES_BYTES_MAX];
-        let length = caller.xattrs().list_attributes(node, &mut names).map_err(failed)?;
-        for name in names[..length].split(|&byte| byte == 0).filter(|name| is_kept(name, kind)) {
+        let names = caller.xattrs().all_attributes(node).map_err(failed)?;
+        for name in names.split(|&byte| byte == 0).filter(|name| is_kept(name, kind)) {
             let mut value = vec![0; posix::VALUE_BYTES_MAX];
             match caller.xattrs().get_attribute(node, name, &mut value) {
                 Ok(length) => entry.add_xattr(name, &value[..length]),

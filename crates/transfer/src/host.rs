@@ -28,8 +28,6 @@ const PIECE_BYTES: usize = 1 << 20;
 const THREADS_MAX: usize = 8;
 /// How often progress is reported.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
-/// Extended attributes of one file: bytes of names.
-const NAMES_BYTES_MAX: usize = 64 << 10;
 
 /// Copies the content of a directory, and its own attributes, into the root of an empty image.
 /// `except`: a file that is left out (device and inode), such as the image itself.
@@ -380,7 +378,7 @@ impl<'t, 'f> Filler<'_, 't, 'f> {
 
     fn xattrs_of(&self, file: Attributed<'_>, kind: FileKind, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let failed = |errno| host_error("read the extended attributes of", &self.shared.shown(path), errno);
-        let mut names = vec![0; NAMES_BYTES_MAX];
+        let mut names = vec![0; posix::LIST_BYTES_MAX];
         let length = match file.list(&mut names) {
             Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
             length => length.map_err(failed)?,

@@ -107,7 +107,11 @@ impl Input<'_> {
         let mut done = 0;
         while done < BLOCK {
             match self.input.read(&mut header.0[done..]) {
-                Ok(0) if done == 0 && !is_first => return Ok(None),
+                Ok(0) if done == 0 && !is_first => {
+                    let reason = "it ends without the mark of an end, so what wrote it may have failed; make it \
+                                  again (if it is whole: `(cat ARCHIVE; head -c 1024 /dev/zero) | directfs import IMAGE`)";
+                    return Err(TransferError::Archive { at: start, reason: reason.to_owned() });
+                }
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

@@ -249,7 +249,12 @@ fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<
 
 /// listxattr for a file.
 pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]) -> Result<i64> {
-    into_part(names, room, |names| caller.xattrs().list_attributes(node, names))
+    let most = posix::LIST_BYTES_MAX as u64;
+    match into_part(names, room.min(most), |names| caller.xattrs().list_attributes(node, names)) {
+        // No buffer is large enough.
+        Err(Errno::ERANGE) if room >= most => Err(Errno(libc::E2BIG)),
+        result => result,
+    }
 }
 
 /// removexattr for a file.
