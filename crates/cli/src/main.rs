@@ -18,6 +18,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use console::{asking, interrupt, mounts, output, terminal, units};
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -166,6 +167,9 @@ fn parse(words: Vec<OsString>) -> Cli {
             output::flush();
         }
         match error.print() {
+            Err(unwritten) if unwritten.kind() == io::ErrorKind::BrokenPipe => {
+                std::process::exit(i32::from(EXIT_READER_GONE))
+            }
             Err(unwritten) if !error.use_stderr() => {
                 eprintln!("error: the text cannot be written: {unwritten}");
                 std::process::exit(own_code.map_or(1, i32::from))
