@@ -593,7 +593,8 @@ pub(crate) fn is_stopped(process_id: u32) -> bool {
         return true;
     }
     let length = read_proc(format_args!("/proc/{process_id}/wchan"), &mut text).unwrap_or(0);
-    text[..length].starts_with(b"do_freezer_trap")
+    // The second is what the first may be inlined into.
+    [&b"do_freezer_trap"[..], b"get_signal"].iter().any(|name| text[..length].starts_with(name))
 }
 
 /// The process of a thread, by /proc/THREAD/status.
@@ -631,14 +632,17 @@ mod tests {
         assert_eq!(parse_state(b"77 (cut)"), None);
     }
 
+    /// Tests that map such a file take turns: this process counts as a neighbour meanwhile.
+    static MAPS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     #[test]
     fn a_wait_names_a_visible_process_and_what_to_do() {
+        let _alone = MAPS.lock().unwrap();
         let report = |owner| {
             let mut text = Line::<256> { bytes: [0; 256], length: 0 };
             write_wait(&mut text, owner, "is moving a directory").unwrap();
             String::from_utf8(text.bytes[..text.length].to_vec()).unwrap()
         };
-        // This process counts as a neighbour while it has a file of such a name mapped.
         let directory = tempfile::Builder::new().prefix("directfs-").tempdir().unwrap();
         let path = directory.path().join("dram");
         std::fs::write(&path, [0; 4096]).unwrap();
@@ -657,6 +661,7 @@ mod tests {
 
     #[test]
     fn a_name_of_a_process_cannot_control_a_terminal() {
+        let _alone = MAPS.lock().unwrap();
         assert_eq!(parse_command(b"77 (a) R (b\x1b) S 1 2 3"), Some(&b"a) R (b\x1b"[..]));
         let directory = tempfile::Builder::new().prefix("directfs-").tempdir().unwrap();
         let path = directory.path().join("dram");
