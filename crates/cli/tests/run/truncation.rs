@@ -66,7 +66,9 @@ fn a_mount_gives_errors_when_its_image_is_truncated_and_can_be_unmounted() {
     let unmounted = directfs(&["umount", mount_name]);
     assert_eq!(errors, [Some(libc::EIO); 3]);
     assert_eq!(made, Some(libc::EIO));
-    assert!(unmounted.status.success(), "{}{}", stdout(&unmounted), stderr(&unmounted));
+    // It is unmounted, and its image is not what was written.
+    assert_eq!(unmounted.status.code(), Some(1), "{}{}", stdout(&unmounted), stderr(&unmounted));
+    assert!(!std::fs::exists(mount.join("file")).unwrap(), "{}", stderr(&unmounted));
     let check = directfs(&["info", image_name]);
     assert!(!check.status.success() || stdout(&check).contains("short"), "{}", stdout(&check));
 }
