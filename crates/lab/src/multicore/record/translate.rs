@@ -369,9 +369,11 @@ impl Translator {
         }
         let index = self.rooms.iter().position(Option::is_none)?;
         let base = address & !(STRIDE - 1);
+        // Below libraries lies what the program has mapped since, above them the stack.
         let below = (1..NEAR / STRIDE).filter_map(|count| base.checked_sub(count * STRIDE));
+        let above = (1..NEAR / STRIDE).filter_map(|count| base.checked_add(count * STRIDE));
         let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        for at in below.take_while(|at| base - at < NEAR) {
+        for at in below.chain(above) {
             if let Some(room) = map(at, ROOM_BYTES, access, libc::MAP_FIXED_NOREPLACE) {
                 // SAFETY: the memory is new and writable.
                 let emitter = unsafe { Emitter::new(room.cast(), ROOM_BYTES) };
