@@ -119,8 +119,9 @@ fn examples_of_help_that_read_json_find_their_keys() {
                 ("s3://backup/mail", "STORE"),
                 ("STORE", &format!("file://{}", place("store"))),
                 ("--interval 10 --count 6", "--interval 0.05 --count 2"),
-                // It follows the image until a signal.
-                ("directfs replicate", "timeout --preserve-status --signal=INT 1 directfs replicate"),
+                // It follows the image until a signal. Not in the foreground `timeout` would send a
+                // second one, which ends it at once.
+                ("directfs replicate", "timeout --foreground --preserve-status --signal=INT 1 directfs replicate"),
                 ("directfs ", "\"$PROGRAM\" "),
             ] {
                 script = script.replace(name, here);
