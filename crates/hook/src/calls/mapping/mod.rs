@@ -388,12 +388,18 @@ fn end_mappings(call: &mut Call<'_>) -> Result<Verdict> {
     replace_range(call, address, length)
 }
 
-/// Has the kernel perform a call that puts something else, or nothing, in the place of a range. A
-/// record that stays would map its file over the program's own memory there. The caller holds the
-/// lock of [`missing`].
+/// Has the kernel perform a call that puts something else, or nothing, in the place of a range. The
+/// caller holds the lock of [`missing`].
 fn replace_range(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
     // SAFETY: the program requested it. Handlers wait meanwhile: one may need the lock.
     let result = unsafe { sys::call(i64::from(call.frame.number as u32), call.arguments()) };
+    forget_replaced(call, result, address, length)?;
+    Ok(done(result))
+}
+
+/// After the kernel's call with that result: removes the records of a range. One that stays would
+/// map its file over the program's own memory there.
+fn forget_replaced(call: &mut Call<'_>, result: i64, address: u64, length: u64) -> Result<()> {
     // The kernel can have emptied the range before it failed.
     let has_replaced = !(-4095..0).contains(&result) || is_empty(address);
     if has_replaced && !call.context.is_child() {
@@ -402,7 +408,7 @@ fn replace_range(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdi
         session.process.remove_mappings(session.caller.thread, address, length)?;
         copies::remove(address, length);
     }
-    Ok(done(result))
+    Ok(())
 }
 
 /// Whether nothing is mapped at the page of an address.

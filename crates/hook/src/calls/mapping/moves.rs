@@ -5,7 +5,7 @@
 //! hold pages that the program has written.
 
 use super::pieces::PAGE_BYTES;
-use super::{Request, by_blocks, copies, may_be_mapped, missing, replace_range, unmap};
+use super::{Request, by_blocks, copies, forget_replaced, may_be_mapped, missing, replace_range, unmap};
 use crate::abi::entry::{NATIVE, Verdict, done};
 use crate::abi::sys;
 use crate::call::Call;
@@ -191,6 +191,9 @@ fn move_copy(call: &mut Call<'_>, wanted: &Move, copy: &copies::FileCopy) -> Res
     let Move { address, old_length, new_length, .. } = *wanted;
     // SAFETY: the program requested it. Handlers wait meanwhile: one may need the lock.
     let result = unsafe { sys::call(libc::SYS_mremap, call.arguments()) };
+    if wanted.has(MREMAP_FIXED) {
+        forget_replaced(call, result, wanted.new_address, new_length)?;
+    }
     if (-4095..0).contains(&result) || call.context.is_child() {
         return Ok(done(result));
     }
@@ -208,9 +211,6 @@ fn move_copy(call: &mut Call<'_>, wanted: &Move, copy: &copies::FileCopy) -> Res
         }
     } else {
         copies::remove(address, old_length);
-    }
-    if wanted.has(MREMAP_FIXED) {
-        inside.session.process.remove_mappings(inside.session.caller.thread, start, new_length)?;
     }
     copies::add(&moved);
     super::watch(start, new_length);
