@@ -122,16 +122,22 @@ pub struct Inside<'c> {
 }
 
 impl Context {
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, server: &'static Server) -> engine::Result<()> {
         let generation = GENERATION.load(Relaxed);
+        if self.entered == generation && !self.has_waited { Ok(()) } else { self.enter_slow(server, generation) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_slow(&mut self, server: &'static Server, generation: u32) -> engine::Result<()> {
         if self.entered != generation {
             self.thread.write(server.fs.enter()?);
             self.entered = generation;
             self.discard_cached();
         }
-        if self.has_waited {
-            self.recover_dead_threads(server)?;
+        if core::mem::take(&mut self.has_waited) {
+            server.fs.recover_dead_threads()?;
         }
         Ok(())
     }
@@ -162,12 +168,6 @@ impl Context {
     /// whose end it sees must be completed or rolled back.
     pub fn will_wait(&mut self) {
         self.has_waited = true;
-    }
-
-    #[cold]
-    fn recover_dead_threads(&mut self, server: &'static Server) -> engine::Result<()> {
-        self.has_waited = false;
-        server.fs.recover_dead_threads()
     }
 
     /// This thread's place in the engine; enters the engine if necessary.

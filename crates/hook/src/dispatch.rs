@@ -15,6 +15,7 @@ use crate::context::{self, Context};
 #[cfg(feature = "loader")]
 use crate::process::own_program;
 use crate::process::{attach, exec, processes, working_directory};
+use crate::server::Server;
 use crate::signals::{self, faults};
 use crate::{call_counts, failed_image, profile, server, stack};
 use posix::Errno;
@@ -51,22 +52,20 @@ unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
     }
     call_counts::count(number);
     let Some(handler) = TABLE.handler(number) else { return NATIVE };
-    if server::get().is_none() {
-        return without_server(frame, number);
-    }
+    let Some(server) = server::get() else { return without_server(frame, number) };
     if own_stack != 0 {
         // SAFETY: this runs on this thread's own stack.
-        return serve(frame, unsafe { stack::context() }, handler);
+        return serve(server, frame, unsafe { stack::context() }, handler);
     }
-    context::with_new(|context| serve(frame, context, handler)).unwrap_or(done(-i64::from(libc::ENOMEM)))
+    context::with_new(|context| serve(server, frame, context, handler)).unwrap_or(done(-i64::from(libc::ENOMEM)))
 }
 
 #[cfg(feature = "loader")]
-fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
+fn serve(server: &'static Server, frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     let Some(other) = own_program::instead_of_link(frame, &TABLE.routes) else {
-        return serve_call(frame, context, handler);
+        return serve_call(server, frame, context, handler);
     };
-    match serve_call(&other, context, handler) {
+    match serve_call(server, &other, context, handler) {
         Verdict { next: Next::Native, .. } => native_with(&other, other.arguments()),
         verdict => verdict,
     }
@@ -75,19 +74,24 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
 #[cfg(not(feature = "loader"))]
 use serve_call as serve;
 
-fn serve_call(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
-    if context.records() { serve_recorded(frame, context, handler) } else { serve_unrecorded(frame, context, handler) }
+#[inline(always)]
+fn serve_call(server: &'static Server, frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
+    if context.records() {
+        serve_recorded(server, frame, context, handler)
+    } else {
+        serve_unrecorded(server, frame, context, handler)
+    }
 }
 
 /// Makes a call, and counts how long it takes: in a profile, or else in the image's statistics, of
 /// one call in 256.
 #[cold]
 #[inline(never)]
-fn serve_recorded(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
+fn serve_recorded(server: &'static Server, frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     if let Some(profile) = profile::get() {
         context.skip(0);
         let began = profile::now();
-        let verdict = serve_unrecorded(frame, context, handler);
+        let verdict = serve_unrecorded(server, frame, context, handler);
         let ticks = profile::now().saturating_sub(began);
         if verdict.next == Next::Done {
             profile.record(frame, ticks, |fd, into| working_directory::copy_path(context, fd, into));
@@ -96,7 +100,7 @@ fn serve_recorded(frame: &Frame, context: &mut Context, handler: Handler) -> Ver
     }
     context.skip(u8::MAX);
     let began_ns = monotonic_ns();
-    let verdict = serve_unrecorded(frame, context, handler);
+    let verdict = serve_unrecorded(server, frame, context, handler);
     if verdict.next == Next::Done {
         let class = TABLE.details(frame.number as u32).class;
         context.count_latency(class, monotonic_ns().saturating_sub(began_ns));
@@ -104,9 +108,8 @@ fn serve_recorded(frame: &Frame, context: &mut Context, handler: Handler) -> Ver
     verdict
 }
 
-#[inline]
-fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
-    let Some(server) = server::get() else { return NATIVE };
+#[inline(always)]
+fn serve_unrecorded(server: &'static Server, frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     let words = thread_words();
     // SAFETY: the words are this thread's, and no reference to them exists.
     let forked_by = unsafe {
@@ -126,18 +129,7 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
     }
     let had_failed = server::has_failed();
     let served = if had_failed { failed_image::serve(&mut call, handler) } else { handler(&mut call) };
-    let verdict = served.unwrap_or_else(|Errno(errno)| {
-        if errno == libc::ENOMEM {
-            call.context.release_for_eviction();
-        }
-        // Where all handlers of the signals want that, the call starts again.
-        if errno == libc::EINTR
-            && let Some(Ok(again)) = signals::interruption()
-        {
-            return again;
-        }
-        done(-i64::from(errno))
-    });
+    let verdict = served.unwrap_or_else(|error| failure(call.context, error));
     // SAFETY: the words are this thread's.
     let faulted = unsafe { faults::take_from(words) };
     if verdict.next != Next::Done {
@@ -148,17 +140,38 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
         return done(-i64::from(libc::EFAULT));
     }
     if !had_failed && server::has_failed() && !server::is_lost() {
-        server.fs.mark_unclean();
-        let loss = server::loss();
-        sys::print(&[
-            b"the image ",
-            loss.description().as_bytes(),
-            b": every access now returns EIO; end this program; then ",
-            loss.remedy().as_bytes(),
-        ]);
-        return done(-i64::from(libc::EIO));
+        return end_of_image(server);
     }
     verdict
+}
+
+/// The verdict of a call that fails.
+#[inline(never)]
+fn failure(context: &Context, Errno(errno): Errno) -> Verdict {
+    if errno == libc::ENOMEM {
+        context.release_for_eviction();
+    }
+    // Where all handlers of the signals want that, the call starts again.
+    if errno == libc::EINTR
+        && let Some(Ok(again)) = signals::interruption()
+    {
+        return again;
+    }
+    done(-i64::from(errno))
+}
+
+/// The image has failed during a call: this is reported, and the call fails.
+#[cold]
+fn end_of_image(server: &Server) -> Verdict {
+    server.fs.mark_unclean();
+    let loss = server::loss();
+    sys::print(&[
+        b"the image ",
+        loss.description().as_bytes(),
+        b": every access now returns EIO; end this program; then ",
+        loss.remedy().as_bytes(),
+    ]);
+    done(-i64::from(libc::EIO))
 }
 
 /// Whether a process that has not attached its image must do so before a call.

@@ -43,26 +43,35 @@ pub(crate) struct NameKey<'n> {
     pub hash: NameHash,
 }
 
+/// The dentry that the key of an entry names.
+#[inline(always)]
+fn offset_of_dentry(key: u64) -> u64 {
+    (key & LOW_40) << 6
+}
+
 /// A held name, whether it exists or not. Dropping it releases the name.
 pub(crate) struct HeldName<'f, M: Memory> {
     fs: &'f Fs<M>,
     main: &'f Bucket,
     entry: &'f BucketEntry,
     hash: NameHash,
-    /// The dentry of the name as it was found, and its offset.
-    found: Option<(&'f Dentry, u64)>,
-    /// What the entry leads to when it is released.
-    target: Cell<Target>,
+    /// The dentry of the name as it was found.
+    found: Option<&'f Dentry>,
+    /// That dentry's offset; zero without one.
+    found_offset: u64,
+    /// What the entry leads to when it is released, as in an entry's value.
+    target: Cell<u64>,
     /// The record of the slot that names the entry.
     record: &'f AtomicU64,
-    guard: NameGuard<'f>,
+    _guard: NameGuard<'f>,
 }
 
 impl<'f, M: Memory> HeldName<'f, M> {
     /// The name as it was found, before any change by the holder.
     #[inline(always)]
     pub(crate) fn found(&self) -> Option<Hit<'f>> {
-        self.found.map(|(dentry, dentry_offset)| Hit { dentry, dentry_offset, target: self.target.get() })
+        let target = Target::from_value(self.target.get());
+        self.found.map(|dentry| Hit { dentry, dentry_offset: self.found_offset, target })
     }
 
     #[cfg(test)]
@@ -84,7 +93,7 @@ impl<'f, M: Memory> HeldName<'f, M> {
 
     /// Makes the name lead to a dentry and its file. One store: a reader sees all of it or nothing.
     fn set(&self, dentry_offset: u64, target: Target) {
-        self.target.set(target);
+        self.target.set(target.bits());
         self.entry.key.store(dentry_offset >> 6 | self.hash.key_bits(), Release);
         step();
     }
@@ -99,7 +108,7 @@ impl<M: Memory> Drop for HeldName<'_, M> {
         step();
         match self.is_absent() {
             true => self.entry.key.store(0, Release),
-            false => self.entry.value.store(self.target.get().bits() | self.hash.value_bits(), Release),
+            false => self.entry.value.store(self.target.get() | self.hash.value_bits(), Release),
         }
         step();
         self.record.store(0, Release);
@@ -110,40 +119,45 @@ impl<M: Memory> Drop for HeldName<'_, M> {
 }
 
 /// The state of a name in its bucket.
-enum Scan<'f> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
     /// It exists.
-    Found { entry: &'f BucketEntry, key: u64, value: u64, hit: Hit<'f> },
-    /// It does not; an empty entry, if there is one.
-    Absent(Option<&'f BucketEntry>),
-    /// Another thread holds it, with this value of its entry.
-    Taken(&'f BucketEntry, u64),
+    Found,
+    /// It does not.
+    Absent,
+    /// Another thread holds it.
+    Taken,
     /// A holder changed its entry between the reads of value and key.
     Torn,
 }
 
-impl Scan<'_> {
+/// What a look at a bucket saw of a name.
+// Words side by side, not an enum with fields: that would be built and copied in memory, in pieces
+// that defeat store forwarding.
+#[derive(Clone, Copy)]
+struct Look<'f> {
+    state: State,
+    /// The name's entry; of an absent one an empty entry, if there is one.
+    entry: Option<&'f BucketEntry>,
+    /// The entry's words; zero if it is empty.
+    key: u64,
+    value: u64,
+    /// The dentry of a name that exists.
+    dentry: Option<&'f Dentry>,
+}
+
+impl Look<'_> {
     /// Whether the entry is as it was seen.
     #[inline(always)]
     fn stands(&self) -> bool {
-        match self {
-            Scan::Found { entry, key, value, .. } => {
-                entry.key.load(Relaxed) == *key && entry.value.load(Relaxed) == *value
+        match (self.state, self.entry) {
+            (State::Found, Some(entry)) => {
+                entry.key.load(Relaxed) == self.key && entry.value.load(Relaxed) == self.value
             }
-            Scan::Absent(free) => free.is_none_or(|entry| entry.key.load(Relaxed) == 0),
-            Scan::Taken(..) | Scan::Torn => false,
+            (State::Absent, free) => free.is_none_or(|entry| entry.key.load(Relaxed) == 0),
+            _ => false,
         }
     }
-}
-
-/// The outcome of one attempt to hold a name.
-enum Attempt<'f, M: Memory> {
-    Held(HeldName<'f, M>),
-    /// The name has another bucket now.
-    Moved,
-    /// There is no such name, and an absent one is not wanted.
-    Absent,
-    /// Another thread holds this entry of the bucket; its value.
-    Taken(&'f Bucket, &'f BucketEntry, u64),
 }
 
 impl<'f, M: Memory> NameIndex<'_, 'f, M> {
@@ -197,6 +211,10 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         self.hold(tag, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
     }
 
+    /// Looks without the lock, then locks the bucket to take what it found. So the lock is held for
+    /// a few instructions on lines that are in the cache. If the bucket has changed meanwhile,
+    /// looks again under the lock. Waits while another thread holds the name. `None`: there is no
+    /// such name, and an absent one is not wanted.
     #[inline(always)]
     fn hold(
         self,
@@ -206,96 +224,110 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         absent: bool,
         is_it: impl Fn(&Dentry, u64) -> bool,
     ) -> Result<Option<HeldName<'f, M>>> {
+        let fs = self.owner.fs;
         let mut wait = NameWait::default();
         loop {
-            match self.try_hold(tag, hash, absent, &is_it)? {
-                Attempt::Held(mut held) => {
-                    held.guard = guard;
-                    return Ok(Some(held));
+            let header = fs.header()?;
+            let index = fs.bucket_to_change(hash, header);
+            let main = fs.dram.bucket(index)?;
+            let version = main.version.load(Acquire);
+            let mut look = self.look(main, hash, &is_it);
+            match look.state {
+                State::Taken => {
+                    self.wait_for(&mut wait, main, &look)?;
+                    continue;
                 }
-                Attempt::Absent => return Ok(None),
-                Attempt::Moved => {}
-                Attempt::Taken(main, entry, value) => {
-                    self.owner.wait_for_name(&mut wait, &main.waiters, &entry.value, value)?;
+                State::Absent if !absent && was_stable(main, version) && fs.is_still_bucket(hash, header, index) => {
+                    return Ok(None);
+                }
+                _ => {}
+            }
+            let Some(locked) = self.lock_bucket(main)? else { continue };
+            if !fs.is_still_bucket(hash, header, index) {
+                continue;
+            }
+            if !was_stable(main, version) || !look.stands() {
+                look = self.look_again(main, hash, &is_it)?;
+                if look.state == State::Taken {
+                    drop(locked);
+                    self.wait_for(&mut wait, main, &look)?;
+                    continue;
                 }
             }
-        }
-    }
-
-    /// Looks without the lock, then locks the bucket to take what it found. So the lock is held for
-    /// a few instructions on lines that are in the cache. If the bucket has changed meanwhile,
-    /// looks again under the lock.
-    #[inline(always)]
-    fn try_hold(
-        self,
-        tag: u64,
-        hash: NameHash,
-        absent: bool,
-        is_it: &impl Fn(&Dentry, u64) -> bool,
-    ) -> Result<Attempt<'f, M>> {
-        let header = self.owner.fs.header()?;
-        let index = self.owner.fs.bucket_to_change(hash, header);
-        let main = self.owner.fs.dram.bucket(index)?;
-        let version = main.version.load(Acquire);
-        let before = self.scan(main, hash, is_it);
-        if let Ok(Scan::Taken(entry, value)) = before {
-            return Ok(Attempt::Taken(main, entry, value));
-        }
-        if !absent
-            && matches!(before, Ok(Scan::Absent(_)))
-            && was_stable(main, version)
-            && self.owner.fs.is_still_bucket(hash, header, index)
-        {
-            return Ok(Attempt::Absent);
-        }
-        let Some(_locked) = self.lock_bucket(main)? else { return Ok(Attempt::Moved) };
-        if !self.owner.fs.is_still_bucket(hash, header, index) {
-            return Ok(Attempt::Moved);
-        }
-        match before {
-            Ok(found) if was_stable(main, version) && found.stands() => self.take(tag, hash, absent, main, found),
-            _ => self.take_again(tag, hash, absent, main, is_it),
-        }
-    }
-
-    /// Takes what a look has found in a bucket that this thread has locked.
-    #[inline(always)]
-    fn take(self, tag: u64, hash: NameHash, absent: bool, main: &'f Bucket, found: Scan<'f>) -> Result<Attempt<'f, M>> {
-        match found {
-            Scan::Taken(entry, value) => Ok(Attempt::Taken(main, entry, value)),
-            // Not under the lock, except in a region that was overwritten.
-            Scan::Torn => Err(Error::Busy),
-            Scan::Found { entry, hit, .. } => {
-                let held = self.record_held(tag, hash, main, entry, Some(hit))?;
-                entry.value.store(self.held_value(hash), Relaxed);
-                step();
-                Ok(Attempt::Held(held))
+            if look.state == State::Absent && !absent {
+                return Ok(None);
             }
-            Scan::Absent(_) if !absent => Ok(Attempt::Absent),
-            Scan::Absent(free) => self.hold_absent(tag, hash, main, free).map(Attempt::Held),
+            return self.take(tag, hash, guard, main, &look).map(Some);
         }
     }
 
-    /// [`NameIndex::take`] after another look.
+    /// Waits for the holder of a name.
     #[cold]
     #[inline(never)]
-    fn take_again(
+    fn wait_for(self, wait: &mut NameWait, main: &Bucket, look: &Look<'_>) -> Result<()> {
+        let entry = look.entry.ok_or(Error::Busy)?;
+        self.owner.wait_for_name(wait, &main.waiters, &entry.value, look.value)
+    }
+
+    /// Takes a name, in a bucket that this thread has locked.
+    #[inline(always)]
+    fn take(
         self,
         tag: u64,
         hash: NameHash,
-        absent: bool,
+        guard: NameGuard<'f>,
         main: &'f Bucket,
-        is_it: &impl Fn(&Dentry, u64) -> bool,
-    ) -> Result<Attempt<'f, M>> {
-        let found = self.scan(main, hash, is_it)?;
-        self.take(tag, hash, absent, main, found)
+        look: &Look<'f>,
+    ) -> Result<HeldName<'f, M>> {
+        let exists = look.state == State::Found;
+        let entry = match look.entry {
+            Some(entry) => entry,
+            None => self.reserve_in(main)?,
+        };
+        let record = self.owner.free_record().ok_or(Error::Busy)?;
+        record.store(self.owner.fs.dram.region().offset_of(entry) | tag, Relaxed);
+        step();
+        if exists {
+            entry.value.store(self.held_value(hash), Relaxed);
+            step();
+        } else {
+            main.change(|| {
+                entry.value.store(self.held_value(hash), Relaxed);
+                step();
+                entry.key.store(ABSENT | hash.key_bits(), Relaxed);
+                step();
+            });
+        }
+        let target = if exists { self.owner.fs.target_of(look.value) } else { Target::UNKNOWN };
+        Ok(HeldName {
+            fs: self.owner.fs,
+            main,
+            entry,
+            hash,
+            found: look.dentry,
+            found_offset: if exists { offset_of_dentry(look.key) } else { 0 },
+            target: Cell::new(target.bits()),
+            record,
+            _guard: guard,
+        })
+    }
+
+    /// A look under the lock, at a bucket that has changed since the first one.
+    #[cold]
+    #[inline(never)]
+    fn look_again(self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Look<'f>> {
+        let look = self.look(main, hash, is_it);
+        // Under the lock an entry is not torn, except in a region that was overwritten.
+        if look.state == State::Torn { Err(Error::Busy) } else { Ok(look) }
     }
 
     /// Looks for a name in a chain. Without the lock the result counts only if it still stands and
-    /// the version has not changed.
+    /// the version has not changed. A chain that is too long or leads nowhere counts as torn.
     #[inline(always)]
-    fn scan(self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Scan<'f>> {
+    fn look(self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Look<'f> {
+        let fs = self.owner.fs;
         let (mut bucket, mut free) = (main, None);
+        let torn = Look { state: State::Torn, entry: None, key: 0, value: 0, dentry: None };
         for _ in 0..CHAIN_MAX {
             for entry in &bucket.entries {
                 // In this order: under the lock the key of a name that is not held cannot change.
@@ -307,76 +339,36 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
                 if !is_of(hash, key, value) {
                     continue;
                 }
+                let seen = Look { state: State::Found, entry: Some(entry), key, value, dentry: None };
                 if value & HELD != 0 {
                     // Its own is another name with the same hash.
                     if value as u32 == self.owner.ticket() {
                         continue;
                     }
-                    return Ok(Scan::Taken(entry, value));
+                    return Look { state: State::Taken, ..seen };
                 }
                 if key & LOW_40 == ABSENT {
-                    return Ok(Scan::Torn);
+                    return torn;
                 }
-                let target = self.owner.fs.target_of(value);
-                self.owner.fs.prefetch_target(target);
-                let dentry_offset = (key & LOW_40) << 6;
-                let Ok(dentry) = self.owner.fs.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
+                fs.prefetch_target(fs.target_of(value));
+                let dentry_offset = offset_of_dentry(key);
+                let Ok(dentry) = fs.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
                 if is_it(dentry, dentry_offset) {
-                    return Ok(Scan::Found { entry, key, value, hit: Hit { dentry, dentry_offset, target } });
+                    return Look { dentry: Some(dentry), ..seen };
                 }
             }
             let next = bucket.overflow.load(Relaxed);
             if next == 0 {
-                return Ok(Scan::Absent(free));
+                return Look { state: State::Absent, entry: free, ..torn };
             }
-            bucket = self.owner.fs.dram.overflow(next)?;
+            let Ok(next) = fs.dram.overflow(next) else { return torn };
+            bucket = next;
         }
-        Err(Error::Busy)
-    }
-
-    /// Holds a name that does not exist, in a bucket that this thread has locked.
-    #[inline(always)]
-    fn hold_absent(
-        self,
-        tag: u64,
-        hash: NameHash,
-        main: &'f Bucket,
-        free: Option<&'f BucketEntry>,
-    ) -> Result<HeldName<'f, M>> {
-        let entry = match free {
-            Some(entry) => entry,
-            None => self.reserve_in(main)?,
-        };
-        let held = self.record_held(tag, hash, main, entry, None)?;
-        main.change(|| {
-            entry.value.store(self.held_value(hash), Relaxed);
-            step();
-            entry.key.store(ABSENT | hash.key_bits(), Relaxed);
-            step();
-        });
-        Ok(held)
+        torn
     }
 
     fn held_value(self, hash: NameHash) -> u64 {
         hash.value_bits() | HELD | self.owner.ticket() as u64
-    }
-
-    #[inline(always)]
-    fn record_held(
-        self,
-        tag: u64,
-        hash: NameHash,
-        main: &'f Bucket,
-        entry: &'f BucketEntry,
-        found: Option<Hit<'f>>,
-    ) -> Result<HeldName<'f, M>> {
-        let region = self.owner.fs.dram.region();
-        let record = self.owner.free_record().ok_or(Error::Busy)?;
-        record.store(region.offset_of(entry) | tag, Relaxed);
-        step();
-        let target = Cell::new(found.map_or(Target::UNKNOWN, |found| found.target));
-        let found = found.map(|found| (found.dentry, found.dentry_offset));
-        Ok(HeldName { fs: self.owner.fs, main, entry, hash, found, target, record, guard: NameGuard::NONE })
     }
 
     /// Makes a held name. Plain stores only.

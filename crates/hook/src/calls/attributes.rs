@@ -6,7 +6,7 @@ use crate::abi::user_memory;
 use crate::call::Call;
 use crate::calls::files::with_open_file;
 use crate::calls::names::{
-    PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
+    Ids, PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
 };
 use crate::calls::{kernel_objects, leases};
 use crate::descriptors;
@@ -275,7 +275,7 @@ fn on_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Resu
 fn read_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
     let arguments = call.arguments();
     let report = |caller: &Calling<'_>, node, _: &Protection| act(caller, node, &arguments);
-    match query_fast(call, path(0), last_link, None, report)? {
+    match query_fast(call, path(0), last_link, Ids::Effective, report)? {
         Some(verdict) => Ok(verdict),
         None => on_xattrs(call, last_link, act),
     }

@@ -199,6 +199,13 @@ pub(crate) fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 // Attributes.
 
+/// As whom a call acts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ids {
+    Effective,
+    Real,
+}
+
 /// The caller, with its real ids if they are given.
 fn with_ids<'c>(caller: &Calling<'c>, real: Option<RealIds>) -> Calling<'c> {
     let credentials = real.map_or(caller.credentials, |real| real.of(caller.credentials));
@@ -215,7 +222,7 @@ pub(crate) fn query_fast<A: FileQuery>(
     call: &mut Call<'_>,
     by: PathArguments,
     last_link: LastLink,
-    real: Option<RealIds>,
+    ids: Ids,
     report: impl FnOnce(&Calling<'_>, Node, &A) -> Result<i64>,
 ) -> Result<Option<Verdict>> {
     let Call { frame, server, context, .. } = call;
@@ -231,6 +238,7 @@ pub(crate) fn query_fast<A: FileQuery>(
     };
     let begin = paths::begin(server, &session, by.directory(&arguments), at_descriptor, &path[..length]);
     let Some((walk_start, offset)) = begin else { return Ok(None) };
+    let real = (ids == Ids::Real).then(|| session.identity.real());
     let caller = with_ids(&session.caller, real);
     let report = |node: Node, known: &A| report(&caller, node, known);
     match caller.paths().query_fast(&walk_start, &path[offset..length], last_link, report) {
@@ -246,7 +254,7 @@ fn stat_by(call: &mut Call<'_>, by: PathArguments, into: u64, last_link: LastLin
         user_memory::write_words(into, &status::stat_of(server, caller, attributes)).map(|()| 0)
     };
     let report_fast = |caller: &Calling<'_>, _, attributes: &Attributes| report(caller, attributes);
-    if let Some(verdict) = query_fast(call, by, last_link, None, report_fast)? {
+    if let Some(verdict) = query_fast(call, by, last_link, Ids::Effective, report_fast)? {
         return Ok(verdict);
     }
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
@@ -317,34 +325,31 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         return by_path(call, at(0), &mut |_, _, _, _| Err(error));
     }
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    match query_fast(call, at(0), last_link, None, report)? {
+    match query_fast(call, at(0), last_link, Ids::Effective, report)? {
         Some(verdict) => Ok(verdict),
         None => by_node(call, at(0), flags, last_link, &mut describe),
     }
 }
 
 fn access_by(call: &mut Call<'_>, by: PathArguments, mode: i32, flags: i32) -> Result<Verdict> {
-    let real = if flags & AT_EACCESS != 0 { None } else { Some(call.begin()?.session.identity.real()) };
+    let ids = if flags & AT_EACCESS != 0 { Ids::Effective } else { Ids::Real };
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    let check = || {
-        let known = AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
-        if mode & !7 != 0 || flags & !known != 0 {
-            return Err(Errno::EINVAL);
-        }
-        Ok(real)
-    };
+    let known = AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
+    let is_valid = mode & !7 == 0 && flags & !known == 0;
     let want = Want(mode as u32);
     let mut decided = true;
     let by_mode = |caller: &Calling<'_>, _, file: &Protection| {
         decided = caller.access_by_mode(file, want)?.is_some();
         Ok(0)
     };
-    if let Ok(real) = check()
-        && let Some(verdict) = query_fast(call, by, last_link, real, by_mode)?
+    if is_valid
+        && let Some(verdict) = query_fast(call, by, last_link, ids, by_mode)?
         && decided
     {
         return Ok(verdict);
     }
+    let real = if ids == Ids::Real { Some(call.begin()?.session.identity.real()) } else { None };
+    let check = || if is_valid { Ok(real) } else { Err(Errno::EINVAL) };
     if is_empty(flags, call.arguments()[by.path])? || descriptor_behind(call, by, last_link)?.is_some() {
         return by_node(call, by, flags, last_link, &mut |caller, node| {
             with_ids(caller, check()?).access(node, want).map(|()| 0)
