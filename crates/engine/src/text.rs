@@ -23,6 +23,14 @@ fn matches(word: u64, byte: u8) -> u64 {
     !((differs & !HIGH).wrapping_add(!HIGH) | differs) & HIGH
 }
 
+/// Not zero if a byte of a word is `byte`. Its lowest set bit is the high bit of the first match;
+/// what lies above it means nothing.
+#[inline(always)]
+fn first_match(word: u64, byte: u8) -> u64 {
+    let differs = word ^ (ONES * u64::from(byte));
+    differs.wrapping_sub(ONES) & !differs & HIGH
+}
+
 /// The bits of a word that hold the first `length` bytes, at most seven.
 #[inline(always)]
 fn within(length: usize) -> u64 {
@@ -32,7 +40,7 @@ fn within(length: usize) -> u64 {
 /// Whether a text contains either of two bytes.
 #[inline]
 pub fn has_either(text: &[u8], one: u8, other: u8) -> bool {
-    let found = |word| matches(word, one) | matches(word, other);
+    let found = |word| first_match(word, one) | first_match(word, other);
     let Some(last) = text.last_chunk::<8>() else {
         return found(short_word(text)) & within(text.len()) != 0;
     };

@@ -133,7 +133,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// Checks that `directory` is a directory and may be searched. For a checked caller the kernel
     /// has done so.
-    #[inline]
+    // Inlined: the result would go through memory, in pieces that defeat store forwarding.
+    #[inline(always)]
     pub(crate) fn check_search(&self, directory: Node) -> Result<Protection> {
         // Not all attributes: the others share a line with what each create writes, so reading them
         // would wait for that line.

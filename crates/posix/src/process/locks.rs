@@ -165,6 +165,7 @@ pub(super) fn wake_waiters<M: Memory>(all: &Processes<'_, M>, record: &Record) {
 }
 
 /// Releases the locks of a description on its file, because the description ends.
+#[inline(always)]
 pub(super) fn release_description<M: Memory>(
     transaction: &TableTransaction<'_, '_, M>,
     cachelet: u32,
@@ -191,15 +192,25 @@ pub(super) fn release_process<M: Memory>(
 }
 
 /// Releases the locks of owners for which `gone` returns true.
+#[inline(always)]
 fn release<M: Memory>(
     transaction: &TableTransaction<'_, '_, M>,
     cachelet: u32,
     gone: &dyn Fn(LockOwner) -> bool,
 ) -> Result<()> {
     let record = transaction.tables().record(cachelet)?;
-    if record.ranges.load(Acquire) == 0 && record.flocks.load(Acquire) == 0 {
-        return Ok(());
-    }
+    let is_locked = record.ranges.load(Acquire) != 0 || record.flocks.load(Acquire) != 0;
+    if is_locked { release_some(transaction, cachelet, record, gone) } else { Ok(()) }
+}
+
+#[cold]
+#[inline(never)]
+fn release_some<M: Memory>(
+    transaction: &TableTransaction<'_, '_, M>,
+    cachelet: u32,
+    record: &Record,
+    gone: &dyn Fn(LockOwner) -> bool,
+) -> Result<()> {
     transaction.lock_record(cachelet)?;
     let mut released = false;
     for head in [&record.ranges, &record.flocks] {

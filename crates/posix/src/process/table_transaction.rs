@@ -232,37 +232,55 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
 
     /// Claims a free entry; `None` if there is none. If the process dies before the intent's step
     /// advances, recovery frees it.
-    #[inline]
+    #[inline(always)]
     pub fn claim(&self, kind: TableKind, which: usize) -> Result<Option<u32>> {
-        let intent = self.intent();
-        let cursor = &self.slot.cursors[kind as usize];
         let count = kind.count();
         // Slots start at different positions: entries freed by this process are in its cache, and
         // contention is low.
         let own = (self.index as u64 * count as u64 / SLOTS as u64) as u32;
-        let first = cursor.load(Relaxed).checked_sub(1).unwrap_or(own);
-        intent.claimed_table.store(kind as u32, Release);
+        let first = self.slot.cursors[kind as usize].load(Relaxed).checked_sub(1).unwrap_or(own);
+        self.intent().claimed_table.store(kind as u32, Release);
+        match self.claim_entry(kind, which, first, None)? {
+            true => Ok(Some(first)),
+            false => self.claim_after(kind, which, first),
+        }
+    }
+
+    /// Claims an entry behind `first`, which was not free.
+    #[inline(never)]
+    fn claim_after(&self, kind: TableKind, which: usize, first: u32) -> Result<Option<u32>> {
+        let count = kind.count();
         let mut has_room = true;
         for step in 0..count {
             let index = ((first as u64 + step as u64) % count as u64) as u32;
-            // Without memory for more, entries that have some are as good.
-            let is_provided = self.processes.fs.provider().is_upper_provided(SharedTables::entry_part(kind, index).0);
-            if !is_provided && !self.provide_entry(kind, index, &mut has_room) {
-                continue;
-            }
-            // Checked before it enters the intent: so an entry in the intent with this ticket was
-            // claimed by this transaction.
-            if self.tables().claim_word(kind, index)?.load(Relaxed) != 0 {
-                continue;
-            }
-            intent.claims[which].store(index + 1, Release);
-            if self.tables().try_claim(kind, index, self.ticket())? {
-                cursor.store((index + 1) % count + 1, Relaxed);
+            if self.claim_entry(kind, which, index, Some(&mut has_room))? {
                 return Ok(Some(index));
             }
         }
-        intent.claims[which].store(0, Release);
+        self.intent().claims[which].store(0, Release);
         Ok(None)
+    }
+
+    /// Claims an entry; returns whether it was free. Provides memory for it, if there was room in a
+    /// search before.
+    #[inline(always)]
+    fn claim_entry(&self, kind: TableKind, which: usize, index: u32, has_room: Option<&mut bool>) -> Result<bool> {
+        let is_provided = self.processes.fs.provider().is_upper_provided(SharedTables::entry_part(kind, index).0);
+        // Without memory for more, entries that have some are as good.
+        if !is_provided && !has_room.is_some_and(|has_room| self.provide_entry(kind, index, has_room)) {
+            return Ok(false);
+        }
+        // Checked before it enters the intent: so an entry in the intent with this ticket was
+        // claimed by this transaction.
+        if self.tables().claim_word(kind, index)?.load(Relaxed) != 0 {
+            return Ok(false);
+        }
+        self.intent().claims[which].store(index + 1, Release);
+        let is_claimed = self.tables().try_claim(kind, index, self.ticket())?;
+        if is_claimed {
+            self.slot.cursors[kind as usize].store((index + 1) % kind.count() + 1, Relaxed);
+        }
+        Ok(is_claimed)
     }
 
     /// Provides an entry without memory, unless a search found no room before. Returns whether it
@@ -341,6 +359,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
     }
 
     /// Changes the counts of the intent's record, then moves to step `next`.
+    #[inline]
     fn count_record(&self, change: u64, up: bool, next: TransactionStep) -> Result<()> {
         let intent = self.intent();
         let cachelet = intent.record.load(Relaxed);

@@ -32,7 +32,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     /// `begin` for a process with known slot and table.
-    #[inline]
+    #[inline(always)]
     pub(in crate::process) fn begin_in<'a>(
         &'a self,
         thread: &'a Thread<'f, M>,
@@ -44,10 +44,17 @@ impl<'f, M: Memory> Processes<'f, M> {
         if locked.threads.load(Relaxed) == 0 {
             locked.lock.store(index + 1, Relaxed);
         } else {
-            self.lock(thread, &locked.lock, &locked.waiters, index + 1);
-            self.wait_for_members(locked);
+            self.lock_beside_members(thread, index, locked);
         }
         TableTransaction { processes: self, thread, index, slot, table, locked, lock_free: false }
+    }
+
+    /// Locks a table that other threads of the process use.
+    #[cold]
+    #[inline(never)]
+    fn lock_beside_members(&self, thread: &Thread<'f, M>, index: u32, locked: &Slot) {
+        self.lock(thread, &locked.lock, &locked.waiters, index + 1);
+        self.wait_for_members(locked);
     }
 
     /// Waits until no lock-free transaction is active, after the table was locked.
