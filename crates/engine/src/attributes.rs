@@ -255,9 +255,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.announce_flags()?;
         }
         let mut property = self.property_now(cachelet);
-        let changed_ns = self.stamp_of(cachelet, &changes)?;
-        property.change(|property| changes.apply(property, changed_ns));
+        let changed_ns = self.stamp(cachelet);
+        let entry_ns = changed_ns.max(self.least_in_entry(cachelet, &changes)?);
+        property.change(|property| changes.apply(property, entry_ns));
         let mut flushed = self.commit_attributes(cachelet, &property)?;
+        property.change(|property| property.changed_ns = changed_ns);
         if let Some(accessed_ns) = changes.accessed_ns {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
             cachelet.dirty.fetch_and(!PLAIN, AcqRel);

@@ -101,11 +101,15 @@ impl<M: Memory> Thread<'_, M> {
 
     fn write_next_property(&self, cachelet: &Cachelet, property: &Property) -> Result<Flushed> {
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        let mut property = *property;
+        if property.kind() == Some(FileKind::Directory) {
+            property.changed_ns = self.changed_in_entry(cachelet, property.changed_ns)?;
+        }
         let sequence = cachelet.sequence.load(Relaxed).wrapping_add(1);
         step();
         cachelet.sequence.store(sequence, Relaxed);
         let number = cachelet.number.load(Relaxed);
-        Ok(write_entry(self.fs, inode, property, sequence, number, cachelet.generation.load(Relaxed)))
+        Ok(write_entry(self.fs, inode, &property, sequence, number, cachelet.generation.load(Relaxed)))
     }
 }
 

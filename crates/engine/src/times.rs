@@ -11,16 +11,20 @@
 //! - A dentry has room for even times only, so it records a time rounded up ([`rounded_ns`]).
 //! - Recovery applies the newest recorded time if it is later than the change time in the
 //!   directory's property entry. A name that changes after that entry within the same tick records
-//!   a time two later, which recovery takes for the entry's own. A modification time that was set
-//!   must be excluded from that, so the call that sets it waits for a tick without such a name.
+//!   a time two later, which recovery takes for the entry's own. So an entry with a modification
+//!   time that was set after such a name has a change time of two more, too, and none of the
+//!   directory's later entries has an earlier one. What the directory shows stays the tick's time.
 //!
 //! *Rejected:* even times for names and later odd ones for other changes: a file was up to 1 ns
 //! older than what was written before it, so `make` rebuilt it. All times even, or a finer clock:
 //! older or newer than files of the kernel that were written before or after. A new layout of the
-//! dentry: older programs could not use the image.
+//! dentry: older programs could not use the image. To wait for the next tick before a time is set:
+//! dpkg, which sets the times of a directory again and again, took six times as long.
 //!
 //! *Limits:* recovery finds the lost bit in the inode that the newest name stands for; after
-//! the removal of a file or the rename of a directory it may show 1 ns more. The kernel takes a
+//! the removal of a file or the rename of a directory it may show 1 ns more. A directory whose
+//! names changed between two settings of its time within one tick may show 2 ns more for each such
+//! change, and 1 for the rounding, after it was read from the image again. The kernel takes a
 //! finer time for a file that was changed again after a look at it (since Linux 6.13): files of the
 //! image may be older than that within a tick, as on FUSE and NFS.
 
@@ -30,14 +34,11 @@ use crate::error::Result;
 use crate::format::{FileKind, Inode, Property, rounded_ns};
 use crate::fs::{Fs, Thread};
 use crate::step::step;
-use crate::sync::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::Memory;
 
 /// What a name records more than the property entry before it, if both are of one tick.
 const AFTER_ENTRY_NS: i64 = 2;
-/// Milliseconds of the longest tick (100 a second), and as many again.
-const TICK_MS_MAX: u32 = 20;
 
 /// The time of a change of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,31 +72,30 @@ impl<M: Memory> Thread<'_, M> {
         }
     }
 
-    /// [`Thread::stamp`] for these changes. Under the file's lock.
-    pub(crate) fn stamp_of(&self, cachelet: &Cachelet, changes: &Changes) -> Result<i64> {
+    /// The least change time of the property entry for these changes. Under the file's lock.
+    pub(crate) fn least_in_entry(&self, cachelet: &Cachelet, changes: &Changes) -> Result<i64> {
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         match is_directory && changes.modified_ns.is_some() && cachelet.as_directory().is_apart() {
-            true => self.stamp_after_names(cachelet),
-            false => Ok(self.stamp(cachelet)),
+            true => self.least_after_names(cachelet),
+            false => Ok(i64::MIN),
         }
     }
 
     /// A time that is not earlier than what the directory's dentries record.
     #[cold]
-    fn stamp_after_names(&self, directory: &Cachelet) -> Result<i64> {
-        let Some(entry) = self.entry_of(directory)? else { return Ok(self.stamp(directory)) };
+    fn least_after_names(&self, directory: &Cachelet) -> Result<i64> {
+        let Some(entry) = self.entry_of(directory)? else { return Ok(i64::MIN) };
         let modified_ns = directory.modified_ns.load(Relaxed);
         let no_names = modified_ns == entry.modified_ns && modified_ns < directory.changed_ns.load(Relaxed);
-        let recorded_ns = rounded_ns(entry.changed_ns).saturating_add(AFTER_ENTRY_NS);
-        for _ in 0..TICK_MS_MAX {
-            let stamp = self.stamp(directory);
-            if no_names || rounded_ns(stamp) >= recorded_ns {
-                return Ok(stamp);
-            }
-            self.fs.platform.wait(&AtomicU32::new(0), 0, 1);
+        Ok(if no_names { i64::MIN } else { rounded_ns(entry.changed_ns).saturating_add(AFTER_ENTRY_NS) })
+    }
+
+    /// The change time for the next property entry of a directory that shows `changed_ns`.
+    pub(crate) fn changed_in_entry(&self, directory: &Cachelet, changed_ns: i64) -> Result<i64> {
+        if !directory.as_directory().is_apart() {
+            return Ok(changed_ns);
         }
-        // The clock stands still.
-        Ok(self.stamp(directory).max(recorded_ns))
+        Ok(self.entry_of(directory)?.map_or(changed_ns, |entry| changed_ns.max(entry.changed_ns)))
     }
 
     /// Time of a change of a directory's names.
