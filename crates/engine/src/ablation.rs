@@ -18,7 +18,9 @@
 //! - Threads must not die: a reaper knows only the hash table. It marks the image unclean for
 //!   anything that a dead thread left in another structure, as for all damage.
 //!
-//! Decision: docs/decisions/lab.md, "Ablations exist only on instrumented memory".
+//! *Reason:* the paper measures the gain of single parts (Fig. 7), and the product must not carry
+//! what only that needs. *Rejected:* a fork of the engine (it drifts); a runtime switch in hot
+//! code.
 
 use crate::ablation_options::{Ablation, Tree};
 use crate::attributes::Changes;

@@ -14,8 +14,14 @@
 //! - Bucket `n` comes into use by splitting bucket `n - L`, L the highest power of two not above
 //!   `n`, under the grow lock and that bucket's lock.
 //!
-//! Decision: docs/decisions/names.md, "The main bucket decides that a name is missing".
-//! Decision: docs/decisions/names.md, "No hint words beside the buckets".
+//! The main bucket decides that a name is missing, unless a chain continues from it. So a create
+//! hashes and searches its name once without a lock, then holds the name. *Reason* (Xeon with AMX):
+//! stat of a missing name 943 to 746 instructions, create and close 5,210 to 4,364. *Limits:* if
+//! the name appears in between, the create loses a log slot until the next compaction.
+//!
+//! *Rejected:* a denser array of hint words, which start the second load while the bucket comes.
+//! With hints for two entries of each bucket, stat of 100,000 files took 252 instead of 286 ns, but
+//! a create 2 to 6 % more and `du` of the kernel's source 2 to 8 % more.
 
 mod growth;
 mod hold;

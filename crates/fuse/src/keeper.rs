@@ -9,7 +9,14 @@
 //! Invariant: a server that continues an exclusive mount is the next user of the image after the
 //! dead one. Otherwise the kernel's cache would not describe the image, and the mount ends.
 //!
-//! Decision: docs/decisions/mounts.md, "A keeper holds the device and starts another server".
+//! A repeated creation that finds EEXIST, or removal that finds ENOENT, has happened. Servers share
+//! a table of generations, so reused numbers are ESTALE. The mount ends if another process used the
+//! image in between (its epoch shows that), or after ten servers that each handled fewer than 16
+//! requests.
+//!
+//! *Reason:* the death of a server ended its mount, with ENOTCONN for all open files. *Rejected:* a
+//! supervisor that mounts again: open files stay dead. *Limits:* a repeated EXCHANGE, or an append
+//! with `cache=0`, may act twice.
 
 use crate::error::MountError;
 use crate::files::Files;

@@ -12,7 +12,15 @@
 //! - An entry belongs either to the kernel or to the thread. The kernel has it from the submission
 //!   of its command to the completion, and the thread from there to the next submission.
 //!
-//! Decision: docs/decisions/mounts.md, "Requests come through io_uring where the kernel offers it".
+//! *Reason:* with /dev/fuse a request takes 9 to 13 µs if server and requester share a processor,
+//! and 85 to 95 µs otherwise; the scheduler decides. Through a ring it always takes 11 to 17 µs.
+//! *Rejected:* workers fixed to processors (the kernel wakes the one that waited longest); a thread
+//! for several rings (slower); a wrong command that makes the kernel give rings up (it relies on
+//! the kernel's errors).
+//!
+//! *Limits:* requests with `cache=0` stay on /dev/fuse, because a wait would stop all programs of
+//! the ring's processor; those with `keep`, because the kernel does not send them again. The worker
+//! of FORGET pauses 5 ms after one, so that removals do not wake it each time.
 
 use crate::protocol::{Header, Reply};
 use crate::session::{Beside, Channel, Handled, Handler};

@@ -1,4 +1,5 @@
-//! A call in the dispatcher, and the table of all calls.
+//! Types of a call in the dispatcher, and of the table of all calls, whose content is in
+//! [`call_table`](crate::call_table).
 
 use crate::abi::entry::{Frame, Verdict, done};
 use crate::abi::sys;

@@ -1,6 +1,6 @@
 //! The table of system calls: number, route, class in the statistics, handler, what else the
 //! dispatcher must know of a call, and the row of docs/posix.md. Every other list of calls is
-//! computed from this one.
+//! computed from this one. How to add a call: CONTRIBUTING.md.
 //!
 //! Invariants:
 //!

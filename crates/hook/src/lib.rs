@@ -2,7 +2,7 @@
 //! each call whether the image serves it.
 //!
 //! ```text
-//!  libc, at a site          a slot of the trampolines            entry
+//!  libc, at a call site     its slot in this library             entry
 //!  +---------------+        +--------------------------+         +------------------------+
 //!  | jmp slot      | -----> | instructions before      |   +---> | filter by number,      |
 //!  | (rest unused) |        | lea r11, [native]        |   |     | descriptor and path    |

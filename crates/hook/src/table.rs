@@ -59,7 +59,7 @@ pub struct Header {
 }
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 8);
 
-/// One call site: its original bytes, and the trampoline's code for it.
+/// One call site: its original bytes, and the code for its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Site {

@@ -17,7 +17,13 @@
 //!   time when no runtime directory does.
 //! - A link is followed only to a regular file of that name.
 //!
-//! Decision: docs/decisions/images.md, "A working copy larger than memory lies beside the image".
+//! The image's length decides where the copy lies, so that an image that fits never runs out of
+//! memory later. Pages of zeros that a copy leaves out are provided at open.
+//!
+//! *Rejected:* loading blocks and giving clean ones back (every access looks at a bit map, and
+//! mappings pin blocks); sharing blocks with the image by FICLONE (a store to a shared block needs
+//! space, and raised SIGBUS on a full disk). *Limits:* changes are written three times. Where the
+//! user cannot write the directory, the copy is in memory if its content fits.
 
 use super::runtime::outer_name;
 use posix::commits::Commits;

@@ -1,4 +1,7 @@
 //! Commits: the lines that changed, at a cut, as chunks of the log.
+//!
+//! [`Tracking`] has the marks of changed lines, and the proof that a cut copies a state which a
+//! crash could leave. `posix::commits` decides which process commits, and holds the lock.
 
 use crate::chunk::ChunkBuilder;
 use crate::disk::{Disk, DiskError};

@@ -1,7 +1,7 @@
 //! Finds the system calls of a library, and the code that can replace them.
 //!
 //! A site is replaced by a five-byte jump, which is longer than the call instruction (two bytes).
-//! So adjacent instructions move into the trampoline with it; together they are the *window*.
+//! So adjacent instructions move into its slot with it; together they are the *window*.
 //! Invariants of every window that the analysis returns:
 //!
 //! - It consists of whole instructions of one function as the unwind tables describe it.
@@ -9,10 +9,10 @@
 //!   library, entries of jump tables, relocations, symbols, landing pads, function starts and
 //!   addresses taken by code. A function whose branches cannot be known (it takes an address inside
 //!   itself) has no window at all.
-//! - No instruction in it calls, or changes the stack pointer. So unwinding from the trampoline is
-//!   the same as from the site.
+//! - No instruction in it calls, or changes the stack pointer. So unwinding from the slot is the
+//!   same as from the site.
 //! - Each instruction works elsewhere: it is position-independent, or has one displacement that is
-//!   set when the trampoline is written.
+//!   set when the slot is written.
 //!
 //! A site in doubt is left alone and counted.
 

@@ -1,6 +1,4 @@
 //! Hooks that observe or slow the memory of a region. In [`Direct`] they compile to nothing.
-//!
-//! Decision: docs/decisions/hot-paths.md, "Lines about to change are requested by prefetchw".
 
 /// Hooks around the accesses to a region: recording for crash tests, delays for emulated slow
 /// memory.

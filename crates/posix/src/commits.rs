@@ -26,7 +26,8 @@
 //! - The state of the journal is stored in two copies with a word that selects one. So a process
 //!   that dies while it stores leaves the old state.
 //!
-//! Decision: docs/decisions/images.md, "Committed states on a disk".
+//! The commit itself is `journal::Journal::commit`. All steps: docs/architecture.md, "The life of a
+//! commit". Decision: docs/decisions/images.md, "Committed states on a disk".
 
 mod pin;
 mod requests;

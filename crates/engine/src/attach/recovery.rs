@@ -11,7 +11,10 @@
 //! - *Slabs*, by ranges of blocks: lines that no name uses become free, and can never pass for
 //!   dentries again.
 //!
-//! For structures that do not verify see `damage`; `replay` repeats the journals.
+//! For structures that do not verify see `damage`; `replay` repeats the rename journal.
+//! [`Fs::attach_first`](crate::Fs::attach_first) decides whether a scan is needed, and
+//! [`Recovery::work`](super::Recovery::work) runs it. Steps: docs/architecture.md, "The life of a
+//! crash".
 //!
 //! Invariants
 //! - Every step may be repeated: a crash during recovery leaves less to do.

@@ -1,4 +1,6 @@
-//! The journals after a crash: every rename whose record is whole is repeated.
+//! The rename journal after a crash: every rename whose record is whole is repeated. This precedes
+//! the scan (`recovery`). Commits of an image on a disk are replayed before any attach, by
+//! `journal::Journal::recover`.
 //!
 //! Invariants
 //! - Repeating a record changes nothing that its rename, or a later operation, has already done.

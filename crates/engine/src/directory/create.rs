@@ -8,6 +8,8 @@
 //! *Reason:* if the name had to follow the inode, a create would need two fences, and a fence costs
 //! as much as the rest of the call. Releases of locks between flush and fence are plain stores,
 //! since a locked instruction would wait for flushes in flight.
+//!
+//! Steps, from [`Thread::create`] on: docs/architecture.md, "The life of a create".
 
 use super::log::ClaimedSlot;
 use super::{DIRECTORY_LINKS_MAX, LINKS_MAX, NameLocation, NewNode, check_name};

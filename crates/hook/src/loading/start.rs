@@ -1,4 +1,7 @@
-//! The library's work before the program runs.
+//! The library's work before the program runs: [`start`] is the constructor, and calls the other
+//! modules of `loading` in order. What it finds in the environment comes from the launcher or, in a
+//! program that another one started, from `process::exec_start`. Costs of each step:
+//! docs/architecture.md, "The life of a start".
 //!
 //! Invariant: it patches every library that makes system calls, or does nothing (without the
 //! launcher), or ends the program with a message.

@@ -1,6 +1,10 @@
 //! How a process joins the image: when it starts, or at its first call that concerns the image.
 //!
-//! Decision: docs/decisions/run-start.md, "Programs attach when they need the image".
+//! A program that inherits no descriptor of the image, at most its working directory, keeps the
+//! process slot, and the liveness lock of its number. It maps neither region until a call may
+//! concern the file system, a child or thread is started, or a right that attaching needs is given
+//! up. *Reason:* mapping both regions and joining the image costs every program, also one that
+//! never uses the mount.
 
 use crate::abi::sys;
 use crate::calls::{kernel_objects, mapping};

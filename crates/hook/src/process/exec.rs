@@ -18,7 +18,7 @@
 //! environment. Its process slot ends with the exec, because the lock of its number does.
 //!
 //! This file finds out what is to be started; `exec_start` starts it. Nothing of the program's own
-//! is changed meanwhile.
+//! is changed meanwhile. The new program continues in `loading::start`.
 
 use crate::abi::entry::{Frame, Verdict, done};
 use crate::abi::sys::{self, Fd};

@@ -65,8 +65,12 @@
 //!   is unmounted, because entries' latest links may lead through them.
 //! - RENAME_EXCHANGE is refused (EINVAL), as in Linux for file systems without it: it changes two
 //!   names at once.
-//!
-//! Decision: docs/decisions/lab.md, "SoupFS where its paper is silent".
+//! - Each change of a directory's list is one 8-byte link to a greater key. So damage shows, walks
+//!   end, and persisters need no lock.
+//! - Allocation bits are durable before what they stand for, and are cleared at unmount only. The
+//!   [`scan`] beside the running system finds the rest.
+//! - A write streams its content and fences, as in PMFS, because another processor's fence does not
+//!   empty the buffer of streamed bytes. Flushes by the persister would write content twice.
 
 pub mod chain;
 pub mod data;
