@@ -28,6 +28,7 @@ Examples:
   directfs bench --only engine                   the engine in this process: flushes, recovery
   directfs bench --quick --json > bench.json
   directfs bench --draw bench.json > work.svg    a chart of the programs in a kept report
+  directfs bench --only calls --sizes 10000 --against ./directfs-0.1   this build beside another
 
 Keys of --json: version, date, machine, floor, scaling, timer_ns, subjects, absent, sections,
 engine, load_after.
@@ -76,6 +77,9 @@ pub struct Bench {
     /// Measure nothing; draw the chart of programs in this report of --json, as SVG.
     #[arg(long, value_name = "REPORT", exclusive = true)]
     pub draw: Option<PathBuf>,
+    /// Compare with another build: both measure DirectFS in turns, five rounds.
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["json", "html"])]
+    pub against: Option<PathBuf>,
 }
 
 /// Systems that can be measured in addition to directories.

@@ -112,6 +112,26 @@ fn what_is_no_report_of_programs_is_not_drawn() {
     assert_eq!(directfs(&["bench", "--draw", file.to_str().unwrap(), "--quick"]).status.code(), Some(2));
 }
 
+#[test]
+fn two_builds_are_compared_in_turns() {
+    let itself = env!("CARGO_BIN_EXE_directfs");
+    let arguments = ["bench", "--only", "calls", "--sizes", "16", "--repeat", "1", "--against"];
+    let compared = directfs(&[&arguments[..], &[itself]].concat());
+    assert!(compared.status.success(), "{}", stderr(&compared));
+    let (table, rounds) = (stdout(&compared), stderr(&compared));
+    assert!(table.lines().any(|line| line.starts_with("create+close ")), "{table}");
+    assert!(table.contains("this / other") && table.contains("in at least 4 of 5 rounds: "), "{table}");
+    assert_eq!(rounds.matches(&format!("of 5: {itself}")).count(), 10, "{rounds}");
+
+    for (other, why) in [("/bin/true", "is not directfs"), ("/nowhere", "cannot run /nowhere")] {
+        let refused = directfs(&[&arguments[..], &[other]].concat());
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(refused.stdout.is_empty() && stderr(&refused).contains(why), "{}", stderr(&refused));
+    }
+    let twice = ["bench", "--json", "--against", itself];
+    assert_eq!(directfs(&twice).status.code(), Some(2));
+}
+
 /// A page that stands alone, and gives each system one colour in all its legends.
 fn check_page(page: &str) {
     assert!(page.contains("<svg") && page.contains("id=report"), "plots, and the figures for programs");

@@ -21,6 +21,7 @@
 //! - However the benchmark ends, its files are removed: by this process, or by the workers if this
 //!   one was killed.
 
+mod against;
 mod engine;
 mod measure;
 mod mounts;
@@ -57,6 +58,9 @@ use workloads::durable;
 pub fn run(arguments: &Bench) -> Result<()> {
     if let Some(kept) = &arguments.draw {
         return draw(kept);
+    }
+    if let Some(other) = &arguments.against {
+        return against::run(arguments, other);
     }
     interrupt::catch()?;
     let plan = Plan::make(arguments)?;
