@@ -199,7 +199,7 @@ pub(crate) fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 // Attributes.
 
-/// As whom a call acts.
+/// The ids with which a call acts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ids {
     Effective,
