@@ -7,6 +7,7 @@ mod arguments;
 mod commands;
 mod file_size_limit;
 mod orders;
+mod out_of_memory;
 mod processes;
 mod ps;
 mod remedies;
@@ -36,10 +37,12 @@ fn main() -> ExitCode {
     pmem::survive_truncations();
     let words: Vec<OsString> = std::env::args_os().collect();
     if is_mount_helper(&words) {
+        out_of_memory::end_with(EXIT_MOUNT_FAILED);
         let arguments = MountHelper::parse_from(&words);
         return finish(commands::mount::help_mount(&arguments), false, EXIT_MOUNT_FAILED);
     }
     let command = parse(with_implied_mount(words)).command;
+    out_of_memory::end_with(if matches!(command, Command::Fsck(_)) { commands::fsck::EXIT_OPERATIONAL } else { 1 });
     if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::RunInside(_) | Command::RunStatic(_)) {
         file_size_limit::report_as_error();
     }

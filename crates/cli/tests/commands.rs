@@ -8,6 +8,8 @@ mod documents;
 mod keys;
 #[path = "commands/lazy_runs.rs"]
 mod lazy_runs;
+#[path = "commands/low_memory.rs"]
+mod low_memory;
 #[path = "commands/machines.rs"]
 mod machines;
 #[path = "commands/replicas.rs"]

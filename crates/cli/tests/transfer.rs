@@ -466,6 +466,31 @@ fn an_archive_that_names_a_file_twice_gives_the_later_file_or_one_more_name() {
     is_sound(&image);
 }
 
+/// Neither recursion nor a walk from the top for each directory bounds the depth.
+#[test]
+fn a_tree_of_4500_levels_goes_out_and_in_and_its_half_leaves_nothing() {
+    let directory = scratch();
+    let archive = directory.path().join("archive");
+    let script = "import sys, tarfile\nt = tarfile.open(sys.argv[1], 'w', format=tarfile.PAX_FORMAT)\n\
+                  for level in range(1, 4501):\n    i = tarfile.TarInfo('d/' * level)\n    \
+                  i.type, i.mode, i.mtime = tarfile.DIRTYPE, 0o750, level\n    t.addfile(i)\nt.close()";
+    done("python3 \"$1\" \"$2\"", &[&written(&directory, script), &archive]);
+    let (image, other) = (image_in(directory.path(), "image"), image_in(directory.path(), "other"));
+    let cut = shell("head -c -20M \"$1\" | \"$directfs\" import \"$2\"", &[&archive, &image]);
+    assert!(stderr(&cut).contains("ends too early"), "{}", stderr(&cut));
+    assert_eq!(run_in(&image, "ls -A"), "", "nothing was imported");
+    // Twice: the second time all directories exist.
+    for _ in 0..2 {
+        done("\"$directfs\" import \"$2\" <\"$1\"", &[&archive, &image]);
+    }
+    is_sound(&image);
+    done("\"$directfs\" export \"$1\" | \"$directfs\" import \"$2\"", &[&image, &other]);
+    let exported = "\"$directfs\" export \"$1\" | cksum";
+    assert_eq!(done(exported, &[&image]), done(exported, &[&other]));
+    let last = "\"$directfs\" export \"$1\" | tar -t | tail -n 1 | tr -d './\n' | wc -c";
+    assert_eq!(done(last, &[&other]).trim(), "4500");
+}
+
 #[test]
 fn links_pipes_and_devices_keep_their_attributes_and_the_top_directory_its_time() {
     if !rustix::process::geteuid().is_root() {

@@ -38,12 +38,16 @@ mod numbers {
     pub use libc::*;
 
     // Numbers that libc does not name on every machine. They hide libc's of the same name.
+    /// Linux 5.10.
+    pub const SYS_process_madvise: c_long = 440;
     /// Linux 5.11.
     pub const SYS_epoll_pwait2: c_long = 441;
     /// Linux 6.5.
     pub const SYS_cachestat: c_long = 451;
     /// Linux 6.6.
     pub const SYS_fchmodat2: c_long = 452;
+    /// Linux 6.10.
+    pub const SYS_mseal: c_long = 462;
     /// Linux 6.13, as the next three.
     pub const SYS_setxattrat: c_long = 463;
     pub const SYS_getxattrat: c_long = 464;
@@ -271,6 +275,8 @@ pub const ROWS: &[Row] = &[
             call!(SYS_mprotect, AnyFd, Map, mapping::mprotect).buffers(Ranges),
             call!(SYS_pkey_mprotect, AnyFd, Map, mapping::mprotect).buffers(Ranges),
             call!(SYS_madvise, AnyFd, Map, mapping::advice::madvise).buffers(Ranges),
+            call!(SYS_process_madvise, AnyFd, Map, mapping::advice::process_madvise).buffers(Ranges),
+            call!(SYS_mseal, AnyFd, Map, mapping::advice::mseal).buffers(Ranges),
             kernel!(SYS_mincore),
             call!(SYS_mlock, AnyFd, Map, mapping::advice::mlock).buffers(Ranges),
             call!(SYS_mlock2, AnyFd, Map, mapping::advice::mlock).buffers(Ranges),

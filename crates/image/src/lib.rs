@@ -18,6 +18,7 @@
 
 mod attempt;
 mod committer;
+mod copying;
 mod device;
 mod error;
 mod exclusive;
@@ -26,6 +27,7 @@ mod fill;
 mod growth;
 mod growth_on_disk;
 mod handoff;
+mod head;
 mod journal_room;
 mod left;
 mod locks;
@@ -43,20 +45,22 @@ mod working;
 mod working_file;
 
 pub use committer::{Committer, CommitterCommand, commit_for_others};
+pub use copying::Watch;
 pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
 pub use extents::next_extent;
 pub use growth::NO_ROOM;
 pub use handoff::{HandedOff, Handoff, HandoffId};
+pub use head::uuid_of;
 pub use left::{KEPT_DAYS, LeftCopy, left_copies, remove_left_copy};
-pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched, receive};
+pub use make::{Made, MakeOptions, make, make_filled, make_watched, receive};
 pub use resize::{Reserve, Resized, Tune, random_uuid, resize, tune};
 pub use runtime::own_description;
 pub use snapshot::{NewIdentity, copy_state, open_copy, snapshot, snapshot_by, unnamed_copy};
 pub use trim::{Trimmed, trim};
 pub use unfinished::{remove_tree, remove_unfinished, unfinished_name};
 pub use users::{Users, users};
-pub use working::{Pending, image_length, map_described, map_newest, metadata_blocks, uuid_of};
+pub use working::{Pending, image_length, map_described, map_newest, metadata_blocks};
 pub use working_file::memory_available_bytes;
 
 use attempt::Attempt;

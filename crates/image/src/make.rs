@@ -6,6 +6,7 @@
 //! second; `cp -r` takes 6.3 to 9.0 s into untouched blocks, 1.8 to 2.1 s into used ones. `mkfs
 //! --size 4G` waits 0.3 to 0.7 s, up to 10 s where the host must provide memory.
 
+use super::copying::Watch;
 use super::device;
 use super::journal_room::image_bytes_within;
 use super::locks::{Byte, Lock, LockGuard};
@@ -87,10 +88,6 @@ pub struct Made {
     /// Whether its blocks are reserved.
     pub reserved: bool,
 }
-
-/// Progress callback: receives the number of reserved bytes and the total; `false` stops the
-/// operation.
-pub type Watch<'w> = &'w mut dyn FnMut(u64, u64) -> bool;
 
 /// Makes an image in a new file, in an empty one, or (with `force`) in place of what is there.
 pub fn make(path: impl AsRef<Path>, options: &MakeOptions) -> Result<Made, ImageError> {

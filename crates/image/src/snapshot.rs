@@ -15,9 +15,10 @@
 //! mixture. *Rejected:* fences that wait while all is copied; marks at all times (each flush would
 //! pay).
 
+use super::copying::{Watch, read_for_copy};
 use super::extents::for_each_extent;
 use super::locks::{Byte, Lock, LockGuard, retry_until};
-use super::working::{Base, copy_file, copy_newest, image_length, read_for_copy};
+use super::working::{Base, copy_file, copy_newest, image_length};
 use super::working_file;
 use super::{CommitPolicy, Image, ImageError, OpenImage, RUNTIME_PARENT, lock_error, make, open_file, users};
 use engine::Platform;
@@ -46,7 +47,7 @@ pub fn snapshot(
     target: impl AsRef<Path>,
     identity: Option<&NewIdentity>,
     options: &OpenImage,
-    watch: make::Watch<'_>,
+    watch: Watch<'_>,
 ) -> Result<(), ImageError> {
     let path = image.as_ref();
     snapshot_by(path, target, identity, |file| copy_state(path, file, options, watch))
@@ -92,7 +93,7 @@ pub fn open_copy<E: From<ImageError>>(
 
 /// Copies the state of one moment into an empty file, as it is: a copy of an image in use looks
 /// like one after a crash.
-pub fn copy_state(path: &Path, into: &File, options: &OpenImage, watch: make::Watch<'_>) -> Result<(), ImageError> {
+pub fn copy_state(path: &Path, into: &File, options: &OpenImage, watch: Watch<'_>) -> Result<(), ImageError> {
     let (file, _) = open_file(path, true)?;
     let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
     let failed = |source| lock_error(path, source);
@@ -110,7 +111,7 @@ pub fn copy_state(path: &Path, into: &File, options: &OpenImage, watch: make::Wa
 
 impl Image {
     /// Copies the image, which this process has open, into an empty file.
-    pub fn copy_into(&self, into: &File, watch: make::Watch<'_>) -> Result<(), ImageError> {
+    pub fn copy_into(&self, into: &File, watch: Watch<'_>) -> Result<(), ImageError> {
         let base = Base { file: &self.file, path: &self.path, runtime_parent: Path::new(RUNTIME_PARENT) };
         let Some(commits) = self.memory.commits else { return copy_live(&base, self, into, watch) };
         let failed = |errno: Errno| ImageError::File {
@@ -138,7 +139,7 @@ impl Image {
 
 /// Copies an image in memory or on DAX while programs change it. Lines that are flushed from the
 /// beginning on are marked, and copied again, the last ones at a cut (see [`pmem::Tracking`]).
-fn copy_live(base: &Base<'_>, image: &Image, into: &File, watch: make::Watch<'_>) -> Result<(), ImageError> {
+fn copy_live(base: &Base<'_>, image: &Image, into: &File, watch: Watch<'_>) -> Result<(), ImageError> {
     let failed = |source| ImageError::File { action: "copy", path: base.path.to_owned(), source };
     let errno = |errno: Errno| failed(io::Error::from_raw_os_error(errno.0));
     let Some(tracking) = image.fs().pm().tracking_area().copied() else {
@@ -196,7 +197,7 @@ struct LiveCopy<'c> {
 
 impl LiveCopy<'_> {
     /// Copies the whole region, but for holes.
-    fn copy_all(&mut self, image: &Image, watch: make::Watch<'_>) -> io::Result<()> {
+    fn copy_all(&mut self, image: &Image, watch: Watch<'_>) -> io::Result<()> {
         let mut buffer = vec![0; PIECE_BYTES as usize];
         let mut copy = |start: u64, end: u64| {
             for at in (start..end).step_by(PIECE_BYTES as usize) {

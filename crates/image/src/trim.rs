@@ -11,9 +11,9 @@
 //! - A working copy loses nothing by a hole: the disk has the committed content, and no line of a
 //!   free block needs to reach the disk.
 
+use super::copying::Watch;
 use super::device;
 use super::locks::{Byte, is_held_by_others};
-use super::make::Watch;
 use super::service::Service;
 use super::working::map_base;
 use super::{CommitPolicy, Image, ImageError, OpenImage, lock_error, open_file};

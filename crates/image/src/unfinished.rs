@@ -10,10 +10,9 @@ use pmem::Memory;
 use posix::host::PLATFORM;
 use posix::{Caller, Credentials, NodeRef};
 use posix::{Errno, Result};
+use std::collections::HashSet;
 
 const PREFIX: &str = ".directfs-import-";
-/// More directories below each other than an import makes.
-const DEPTH_MAX: usize = 4096;
 
 /// A name for the directory of an import by this process.
 pub fn unfinished_name<M: Memory>(thread: &Thread<'_, M>) -> Result<String> {
@@ -51,28 +50,47 @@ fn remove_those<M: Memory>(thread: &Thread<'_, M>, is_dead: impl Fn(u32) -> bool
 
 /// Removes a name and everything below it. A name that does not exist is no error.
 pub fn remove_tree<M: Memory>(caller: &Caller<'_, '_, M>, directory: Node, name: &[u8]) -> Result<()> {
-    remove_below(caller, directory, name, 0)
+    let thread = caller.thread;
+    let mut above = vec![Emptied { number: directory.number, name: Vec::new(), names: vec![name.to_vec()] }];
+    // A directory below itself, on a hostile image, would have no end.
+    let mut numbers_above = HashSet::new();
+    while let Some(emptied) = above.last_mut() {
+        let here = NodeRef::owned(thread, thread.node(emptied.number, None)?);
+        let Some(child) = emptied.names.pop() else {
+            numbers_above.remove(&emptied.number);
+            let name = above.pop().map(|emptied| emptied.name).unwrap_or_default();
+            let Some(parent) = above.last() else { break };
+            drop(here);
+            let parent = NodeRef::owned(thread, thread.node(parent.number, None)?);
+            caller.rmdir(parent.node(), &name)?;
+            continue;
+        };
+        let file = match thread.lookup(here.node(), &child) {
+            Ok(node) => NodeRef::owned(thread, node),
+            Err(Error::NotFound) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if thread.stat(file.node())?.kind != FileKind::Directory {
+            caller.unlink(here.node(), &child)?;
+            continue;
+        }
+        let number = file.node().number;
+        if !numbers_above.insert(number) {
+            return Err(Errno::EUCLEAN);
+        }
+        let mut names = Vec::new();
+        thread.read_directory(file.node(), 0, &mut DirectoryHint::default(), &mut |entry| {
+            names.push(entry.name.to_vec());
+            true
+        })?;
+        above.push(Emptied { number, name: child, names });
+    }
+    Ok(())
 }
 
-fn remove_below<M: Memory>(caller: &Caller<'_, '_, M>, directory: Node, name: &[u8], depth: usize) -> Result<()> {
-    let thread = caller.thread;
-    let file = match thread.lookup(directory, name) {
-        Ok(node) => NodeRef::owned(thread, node),
-        Err(Error::NotFound) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    if thread.stat(file.node())?.kind != FileKind::Directory {
-        return caller.unlink(directory, name);
-    }
-    // A directory below itself, on a hostile image.
-    if depth > DEPTH_MAX {
-        return Err(Errno::EUCLEAN);
-    }
-    let mut names = Vec::new();
-    thread.read_directory(file.node(), 0, &mut DirectoryHint::default(), &mut |entry| {
-        names.push(entry.name.to_vec());
-        true
-    })?;
-    names.iter().try_for_each(|child| remove_below(caller, file.node(), child, depth + 1))?;
-    caller.rmdir(directory, name)
+/// A directory whose names are removed one by one.
+struct Emptied {
+    number: u64,
+    name: Vec<u8>,
+    names: Vec<Vec<u8>>,
 }

@@ -18,20 +18,22 @@
 //! - A copy whose changes are all on the disk says so before the image forgets its name
 //!   ([`Commits::set_saved`]). All others are kept (`left`).
 
+use super::copying::{
+    Watch, content_bytes, copy_content, copy_pages, copy_partly_resident, copy_watched, read_for_copy,
+};
 use super::device;
-use super::extents::for_each_extent;
 use super::fill::{self, Fill, Filled};
+use super::head::Head;
 use super::journal_room::log_bytes;
 use super::locks::{Byte, is_held_by_others};
-use super::make::Watch;
 use super::regions::{MappedCopy, map_working_copy, slots_max, tracking_of};
 use super::runtime::Found;
 use super::working_file::{self, Needs};
 use super::{ImageError, OpenImage, identity_of};
-use engine::format::{Geometry, MAGIC, Superblock, SuperblockError};
+use engine::format::{Geometry, Superblock, SuperblockError};
 use engine::{AttachOptions, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, RecoveryReport, superblock_with};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
-use pmem::{Access, BLOCK_BYTES, Backing, Direct, LoadError, Mapping, Region, Residency, Tracking, length_bytes};
+use pmem::{Access, BLOCK_BYTES, Backing, Direct, Mapping, Region, Tracking};
 use posix::commits::{
     ChunkBuffer, Commits, ImageFile, capacity_within, errno_of, tracking_at, working_bytes, working_bytes_before,
 };
@@ -46,43 +48,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Bytes copied at once into a working copy.
-const PIECE_BYTES: usize = 1 << 20;
-
-/// What the beginning of an image's file says, before recovery of its journal.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Head {
-    uuid: [u8; 16],
-    pub image_bytes: u64,
-    /// See [`Superblock::runtime_directory`].
-    pub runtime_directory: u64,
-}
-
-impl Head {
-    /// Reads it; `None`: not an image, or on a DAX device. That can only be mapped, and an image
-    /// there has neither a journal nor a working copy.
-    pub fn read(file: &File) -> io::Result<Option<Head>> {
-        if !file.metadata()?.is_file() && !device::is_block(file) {
-            return Ok(None);
-        }
-        let mut bytes = [0; 512];
-        let length = file.read_at(&mut bytes, 0)?;
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
-        let image_bytes = word(offset_of!(Superblock, length));
-        let is_image = length == bytes.len()
-            && word(0) == MAGIC
-            && image_bytes >= Geometry::LENGTH_MIN
-            && image_bytes.is_multiple_of(BLOCK_BYTES)
-            && image_bytes <= length_bytes(file)?;
-        let uuid_at = offset_of!(Superblock, uuid);
-        Ok(is_image.then(|| Head {
-            uuid: bytes[uuid_at..uuid_at + 16].try_into().unwrap_or_default(),
-            image_bytes,
-            runtime_directory: word(offset_of!(Superblock, runtime_directory)),
-        }))
-    }
-}
 
 /// The file of an image, opened for reading and writing.
 #[derive(Clone, Copy)]
@@ -465,16 +430,6 @@ impl<'a> Base<'a> {
     }
 }
 
-/// Reads bytes of a mapped image for a copy of it. A memory error is EHWPOISON: zeros in its place
-/// would pass for content, and the image itself stays usable.
-pub(super) fn read_for_copy(region: &Region<Direct>, offset: u64, into: &mut [u8]) -> io::Result<()> {
-    region.read_through(offset, into).map(drop).map_err(|error| match error {
-        LoadError::Lost => io::Error::from_raw_os_error(libc::EHWPOISON),
-        LoadError::Disk(errno) => io::Error::from_raw_os_error(errno),
-        _ => io::ErrorKind::InvalidData.into(),
-    })
-}
-
 /// A working copy that was made.
 pub(super) struct WorkingCopy {
     pub mapping: Arc<Mapping>,
@@ -556,33 +511,6 @@ pub(super) fn copy_newest(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Res
     copied.map_err(|error| base.copy_error(error))
 }
 
-/// Copies a working copy that has only some of its pages, and the others from the image's file.
-fn copy_partly_resident(
-    file: &File,
-    working: &Mapping,
-    residency: &Residency,
-    (copy, length): (&Arc<Mapping>, u64),
-    watch: Watch<'_>,
-) -> io::Result<()> {
-    let Some(resident) = working.file() else { return Err(io::ErrorKind::Unsupported.into()) };
-    let mut copy_from = |source: &File, range: Range<u64>| {
-        copy_pages(copy, range, &mut |offset, piece| {
-            if watch(offset, length) {
-                source.read_exact_at(piece, offset)
-            } else {
-                Err(io::ErrorKind::Interrupted.into())
-            }
-        })
-    };
-    let mut at = 0;
-    residency.for_each_absent(0..length, |absent| {
-        copy_from(resident, at..absent.start)?;
-        at = absent.end;
-        copy_from(file, absent)
-    })?;
-    copy_from(resident, at..length)
-}
-
 /// Copies the image in a file, and the commits in its journal, while checkpoints are kept away.
 pub(super) fn copy_file(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Result<(), ImageError> {
     let not_image = || base.file_error("read")(io::ErrorKind::InvalidData.into());
@@ -590,16 +518,6 @@ pub(super) fn copy_file(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Resul
     let copy = base.map_copy(into, head.image_bytes)?;
     copy_watched(base.file, &copy, head.image_bytes, watch).map_err(|error| base.copy_error(error))?;
     base.apply_journal(&head, &copy)
-}
-
-/// [`copy_content`], with progress.
-fn copy_watched(file: &File, into: &Arc<Mapping>, length: u64, watch: Watch<'_>) -> io::Result<()> {
-    for_each_extent(file, length, &mut |start, end| {
-        copy_pages(into, start..end, &mut |offset, piece| {
-            file.read_exact_at(piece, offset)?;
-            if watch(offset, length) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
-        })
-    })
 }
 
 /// Reads the image's file, and writes to a copy of the image in memory.
@@ -624,55 +542,6 @@ impl Disk for Overlay<'_> {
     fn flush(&self) -> Result<(), DiskError> {
         Ok(())
     }
-}
-
-/// Bytes of a file's beginning that are not holes.
-fn content_bytes(file: &File, length: u64) -> io::Result<u64> {
-    let mut bytes = 0;
-    for_each_extent(file, length, &mut |start, end| {
-        bytes += end - start;
-        Ok(())
-    })?;
-    Ok(bytes)
-}
-
-/// Copies the beginning of a file into memory that is zero. `copied` gets the bytes so far.
-fn copy_content(file: &File, into: &Arc<Mapping>, length: u64, copied: fn(u64, u64)) -> io::Result<()> {
-    for_each_extent(file, length, &mut |start, end| {
-        copy_pages(into, start..end, &mut |offset, piece| {
-            copied(offset, length);
-            file.read_exact_at(piece, offset)
-        })
-    })
-}
-
-/// Copies a range, which `read` reads piece by piece, into memory that is zero.
-fn copy_pages(
-    into: &Arc<Mapping>,
-    range: Range<u64>,
-    read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
-    // SAFETY: mapped for writing, and the mapping outlives the region.
-    let region = unsafe { Region::new(into.address(), into.length(), Direct) }.without_flushes();
-    let store = |offset: u64, bytes: &[u8]| match into.file() {
-        // Unlike a store, a call can fail where there is no space.
-        Some(file) => file.write_all_at(bytes, offset),
-        None => region.write_bytes(offset, bytes).map(drop).map_err(|_| io::ErrorKind::InvalidData.into()),
-    };
-    let mut buffer = vec![0; PIECE_BYTES];
-    for at in range.clone().step_by(PIECE_BYTES) {
-        let piece = PIECE_BYTES.min((range.end - at) as usize);
-        read(at, &mut buffer[..piece])?;
-        // A page of zeros takes no memory.
-        for (index, page) in buffer[..piece].chunks(BLOCK_BYTES as usize).enumerate() {
-            if page != &ZEROS[..page.len()] {
-                let offset = at + (index as u64) * BLOCK_BYTES;
-                store(offset, page)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Provides the tracking area of a working copy on a disk, and its first page in memory.
@@ -751,11 +620,6 @@ pub fn image_length(path: impl AsRef<Path>) -> Result<u64, ImageError> {
     let path = path.as_ref();
     let (file, access) = super::open_file_for_reading(path)?;
     Ok(map_base(file, path, access)?.length())
-}
-
-/// The UUID of the image in a file, which has all bytes of it. `None`: the file is no image.
-pub fn uuid_of(file: &File) -> io::Result<Option<[u8; 16]>> {
-    Ok(Head::read(file)?.map(|head| head.uuid))
 }
 
 /// The blocks of a clean image in a file that every open reads, ascending; none if it is not clean.

@@ -529,7 +529,7 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
         let flags = RenameFlags {
             no_replace: bits & libc::RENAME_NOREPLACE != 0,
             exchange: bits & libc::RENAME_EXCHANGE != 0,
-            whiteout: false,
+            ..RenameFlags::default()
         };
         let renamed = self.held(parent).and_then(|from| {
             let to = self.held(new_parent)?;

@@ -30,11 +30,17 @@ pub(crate) struct CreateArguments<'a> {
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// Owner, group and permissions of a new file before the umask. In a set-group-id directory the
-    /// group is the directory's, and new directories inherit the bit.
+    /// Owner and group of a new file: in a set-group-id directory the group is the directory's.
+    fn new_owner(&self, directory: &Protection) -> (u32, u32) {
+        let inherits = directory.mode & libc::S_ISGID != 0;
+        (self.credentials.uid, if inherits { directory.gid } else { self.credentials.gid })
+    }
+
+    /// Owner, group and permissions of a new file before the umask. In a set-group-id directory
+    /// new directories inherit the bit.
     fn new_node<'a>(&self, directory: &Protection, arguments: &CreateArguments<'a>) -> NewNode<'a> {
         let inherits = directory.mode & libc::S_ISGID != 0;
-        let gid = if inherits { directory.gid } else { self.credentials.gid };
+        let (uid, gid) = self.new_owner(directory);
         let mut permissions = arguments.mode & 0o7777;
         if arguments.kind == FileKind::Directory {
             permissions &= 0o1777;
@@ -57,7 +63,6 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             _ => FileFlags::NONE,
         };
         let CreateArguments { kind, device, target, .. } = *arguments;
-        let uid = self.credentials.uid;
         NewNode { kind, permissions, uid, gid, device, target, extended: &[], flags }
     }
 
@@ -316,6 +321,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         seen: impl Fn(&Attributes, Option<&Attributes>),
     ) -> Result<()> {
         let here = self.check_search(from.0)?;
+        let flags = RenameFlags { whiteout_owner: self.new_owner(&here), ..flags };
         let there = self.check_search(to.0)?;
         self.check_writable()?;
         let allowed = self
@@ -390,7 +396,8 @@ fn rename_flags(flags: u32) -> Result<RenameFlags> {
     if has(!(NO_REPLACE | EXCHANGE | WHITEOUT)) || has(EXCHANGE) && has(NO_REPLACE | WHITEOUT) {
         return Err(Errno::EINVAL);
     }
-    Ok(RenameFlags { no_replace: has(NO_REPLACE), exchange: has(EXCHANGE), whiteout: has(WHITEOUT) })
+    let (no_replace, exchange, whiteout) = (has(NO_REPLACE), has(EXCHANGE), has(WHITEOUT));
+    Ok(RenameFlags { no_replace, exchange, whiteout, ..RenameFlags::default() })
 }
 
 /// Calls by path: each resolves the parent, handles `.`, `..` and slashes, and then calls the

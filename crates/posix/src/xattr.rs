@@ -51,6 +51,12 @@ fn namespace(name: &[u8]) -> Result<Namespace> {
     Err(Errno::EOPNOTSUPP)
 }
 
+/// Whether a value has a version of file capabilities that the kernel takes, and its length.
+fn is_of_capabilities(value: &[u8]) -> bool {
+    let version = value.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) >> 24);
+    matches!((version, value.len()), (Some(2), 20) | (Some(3), 24))
+}
+
 impl<M: Memory> Xattrs<'_, '_, '_, M> {
     /// Checks whether an attribute may be read or written. A namespace hidden from the caller
     /// yields EPERM for writes, ENODATA for reads.
@@ -114,6 +120,9 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
             self.access_lists().set_list(node, name, value)?;
         } else {
             self.check_attribute(node, name, Want::WRITE)?;
+            if name == FILE_CAPABILITIES && !is_of_capabilities(value) {
+                return Err(Errno::EINVAL);
+            }
             let create = flags & libc::XATTR_CREATE != 0;
             let replace = flags & libc::XATTR_REPLACE != 0;
             self.thread.files().set_xattr(node, name, value, create, replace)?;

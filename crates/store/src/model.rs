@@ -89,6 +89,8 @@ pub struct Client {
     died: Notify,
     /// No request gets an answer.
     pub is_silent: AtomicBool,
+    /// Seconds until a request is performed; zero: at once.
+    pub request_seconds: AtomicU64,
     /// Seconds before each part of an answer; zero: answers come at once.
     pub part_seconds: AtomicU64,
     /// Parts of an answer after which no further one comes; zero: all come.
@@ -106,6 +108,7 @@ impl Client {
             is_dead: AtomicBool::new(false),
             died: Notify::new(),
             is_silent: AtomicBool::new(false),
+            request_seconds: AtomicU64::new(0),
             part_seconds: AtomicU64::new(0),
             parts_max: AtomicU64::new(0),
         })
@@ -156,7 +159,10 @@ impl Client {
             Fault::NoAnswerNotPerformed => pending().await,
             Fault::Slow => tokio::time::sleep(Duration::from_secs(self.random.below(60))).await,
             Fault::Twice => drop(perform().await),
-            _ => tokio::task::yield_now().await,
+            _ => match self.request_seconds.load(SeqCst) {
+                0 => tokio::task::yield_now().await,
+                seconds => tokio::time::sleep(Duration::from_secs(seconds)).await,
+            },
         }
         let answer = perform().await;
         match fault {
@@ -239,6 +245,7 @@ impl ObjectStore for Client {
             is_dead: AtomicBool::new(false),
             died: Notify::new(),
             is_silent: AtomicBool::new(false),
+            request_seconds: AtomicU64::new(0),
             part_seconds: AtomicU64::new(0),
             parts_max: AtomicU64::new(0),
         });

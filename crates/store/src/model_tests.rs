@@ -463,16 +463,20 @@ fn a_push_wins_beside_sweeps_without_an_end() {
     on_virtual_time(async {
         let world = World::new();
         world.push(&old_picture(), "old").await.unwrap();
-        let sweeper = world.client();
+        let (writer, sweeper) = (world.client(), world.client());
+        // A sweep ends between any two requests of the push.
+        writer.request_seconds.store(60, SeqCst);
         let sweeping = async {
             loop {
                 sweep(&objects(&sweeper), 0, START + 9).await.unwrap();
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
             }
         };
         let picture: Picture = (101..=160).collect();
-        let Either::Left((pushed, _)) =
-            select(std::pin::pin!(world.push(&picture, "new")), std::pin::pin!(sweeping)).await;
+        let (objects_of_push, cache, pushed) = (objects(&writer), world.cache("writer"), source(&picture));
+        let options = options("new", START);
+        let pushing = push(&objects_of_push, &cache, &pushed, &options);
+        let Either::Left((pushed, _)) = select(std::pin::pin!(pushing), std::pin::pin!(sweeping)).await;
         pushed.unwrap();
         assert_eq!(world.newest().await, bytes_of(&picture));
         // What is not needed goes as soon as no push is at work.

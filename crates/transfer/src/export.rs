@@ -4,7 +4,7 @@ use crate::acl::{self, LISTS};
 use crate::host::is_kept;
 use crate::tar::{BLOCK, GID, Header, LINK, MAGIC, MAJOR, MINOR, MODE, MTIME, NAME, SIZE, TYPE, UID, USTAR};
 use crate::tar::{padding, record, time_text};
-use crate::tree::{Tree, joined};
+use crate::tree::{Tree, WalkPath, joined, names_of};
 use crate::{Counts, Result, TransferError, Watch};
 use engine::format::FileKind;
 use engine::{Attributes, Fs, Node, SeekWhat};
@@ -58,7 +58,7 @@ pub fn export(
 /// The file at a path, with its last name.
 fn find<'t, 'f, 'p>(tree: &Tree<'t, 'f>, path: &'p [u8]) -> Result<(NodeRef<'t, 'f>, &'p [u8])> {
     let (mut node, mut last) = (tree.root()?, &b""[..]);
-    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+    for name in names_of(path) {
         let found = tree.find(node.node(), name, path)?;
         node = found.ok_or_else(|| TransferError::image("find", path, posix::Errno::ENOENT))?;
         last = name;
@@ -103,6 +103,14 @@ struct Exporter<'a, 't, 'f> {
     buffer: Vec<u8>,
 }
 
+/// What a walk has yet to enter.
+struct Waiting {
+    number: u64,
+    /// With a slash if it is a directory's.
+    name: Vec<u8>,
+    depth: usize,
+}
+
 impl Exporter<'_, '_, '_> {
     fn stat(&self, node: Node, path: &[u8]) -> Result<Attributes> {
         self.tree.thread.stat(node).map_err(|error| TransferError::image("examine", path, error))
@@ -121,29 +129,36 @@ impl Exporter<'_, '_, '_> {
     /// Adds a directory with all that is in it, each directory followed by its content: tar sets
     /// the times of a directory when it leaves it. An explicit stack: trees may be deep.
     fn add_tree(&mut self, top: Node, path: &[u8]) -> Result<()> {
-        let mut waiting = vec![(top.number, path.to_vec(), 0)];
+        let mut path = WalkPath::new(path);
+        let mut waiting = vec![Waiting { number: top.number, name: Vec::new(), depth: 0 }];
         // The directories above the present one. Nothing else ends the walk of a hostile image in
         // which a directory is below itself.
-        let mut above = Vec::new();
-        while let Some((number, path, depth)) = waiting.pop() {
-            above.truncate(depth);
-            if above.contains(&number) {
-                return Err(TransferError::image("list", &path, posix::Errno(libc::EUCLEAN)));
+        let (mut above, mut numbers_above) = (Vec::new(), HashSet::new());
+        while let Some(Waiting { number, name, depth }) = waiting.pop() {
+            above.drain(depth..).for_each(|left| {
+                numbers_above.remove(&left);
+            });
+            let path = path.enter(depth, &name);
+            if numbers_above.contains(&number) {
+                return Err(TransferError::image("list", path, posix::Errno(libc::EUCLEAN)));
             }
             // Removed meanwhile.
             let Ok(node) = self.tree.thread.node(number, None) else { continue };
             let node = NodeRef::owned(self.tree.thread, node);
-            self.add(node.node(), &path)?;
-            if self.tree.kind(node.node(), &path)? != FileKind::Directory {
+            self.add(node.node(), path)?;
+            if self.tree.kind(node.node(), path)? != FileKind::Directory {
                 continue;
             }
             above.push(number);
-            let mut names = self.tree.names(node.node(), &path)?;
+            numbers_above.insert(number);
+            let mut names = self.tree.names(node.node(), path)?;
             // The last one is taken first.
             names.sort_by(|one, other| other.0.cmp(&one.0));
-            waiting.extend(names.into_iter().map(|(name, number, kind)| {
-                let end: &[u8] = if kind == FileKind::Directory { b"/" } else { b"" };
-                (number, [&joined(&path, &name)[..], end].concat(), depth + 1)
+            waiting.extend(names.into_iter().map(|(mut name, number, kind)| {
+                if kind == FileKind::Directory {
+                    name.push(b'/');
+                }
+                Waiting { number, name, depth: depth + 1 }
             }));
         }
         Ok(())

@@ -4,10 +4,11 @@
 //! can be set when it is complete. Files are opened relative to their directory and without
 //! following links, so a tree that changes meanwhile leads to nothing outside of it.
 
-use crate::tree::{Facts, Tree, joined};
+use crate::tree::{Facts, Tree, is_on_the_way, joined, names_of};
 use crate::{Counts, Result, TransferError, Watch};
 use engine::format::FileKind;
 use engine::{Fs, Node};
+use posix::NodeRef;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -142,7 +143,7 @@ impl Shared<'_> {
     fn work(&self, fs: &Fs) {
         let entered = fs.enter().map_err(|error| TransferError::image("enter", b"/", error));
         let filler = match &entered {
-            Ok(thread) => Filler { shared: self, tree: Tree { thread }, buffer: vec![0; PIECE_BYTES] },
+            Ok(thread) => Filler { shared: self, tree: Tree { thread }, last: None, buffer: vec![0; PIECE_BYTES] },
             // Other threads go on, or fail likewise.
             Err(_) => return self.fail_if_alone(entered.err()),
         };
@@ -201,18 +202,26 @@ impl Shared<'_> {
 struct Filler<'s, 't, 'f> {
     shared: &'s Shared<'s>,
     tree: Tree<'t, 'f>,
+    /// The path of the last directory: the next one is often below it.
+    last: Option<(Vec<u8>, Filled<'t, 'f>)>,
     buffer: Vec<u8>,
+}
+
+/// A directory of the host, and the one of the image that is filled from it.
+struct Filled<'t, 'f> {
+    from: OwnedFd,
+    into: NodeRef<'t, 'f>,
 }
 
 impl<'t, 'f> Filler<'_, 't, 'f> {
     /// Fills a directory; returns the directories in it.
     fn fill(&mut self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         let failed = |errno| host_error("read", &self.shared.shown(path), errno);
-        let directory = self.open_directory(path)?;
-        let node = self.node_of(path)?;
+        let filled = self.enter(path)?;
+        let (directory, node) = (&filled.from, filled.into.node());
         let mut found = Vec::new();
         // Through a description of its own: the position of the other one stays.
-        let listed = rustix::fs::Dir::read_from(&directory).map_err(failed)?;
+        let listed = rustix::fs::Dir::read_from(directory).map_err(failed)?;
         for entry in listed {
             if self.shared.is_stopped.load(Relaxed) {
                 return Ok(Vec::new());
@@ -223,41 +232,39 @@ impl<'t, 'f> Filler<'_, 't, 'f> {
                 continue;
             }
             let child = joined(path, name);
-            if self.add(directory.as_fd(), node.node(), name, &child)? {
+            if self.add(directory.as_fd(), node, name, &child)? {
                 found.push(child);
             }
         }
-        let stat = rustix::fs::fstat(&directory).map_err(failed)?;
+        let stat = rustix::fs::fstat(directory).map_err(failed)?;
         let mut facts = self.facts_of(&stat, FileKind::Directory, path)?;
         facts.xattrs = self.xattrs_of(Attributed::Open(directory.as_fd()), FileKind::Directory, path)?;
         match path.is_empty() {
-            true => self.tree.describe_existing(node.node(), &facts, b"/")?,
-            false => self.tree.describe(node.node(), &facts, path)?,
+            true => self.tree.describe_existing(node, &facts, b"/")?,
+            false => self.tree.describe(node, &facts, path)?,
         }
+        self.last = Some((path.to_vec(), filled));
         Ok(found)
     }
 
-    fn open_directory(&self, path: &[u8]) -> Result<OwnedFd> {
+    fn enter(&mut self, path: &[u8]) -> Result<Filled<'t, 'f>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut directory = self.shared.root.try_clone().map_err(|source| TransferError::Host {
-            action: "open",
-            path: self.shared.shown(path),
-            source,
-        })?;
-        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
-            let opened = rustix::fs::openat(&directory, name, flags, Mode::empty());
-            directory = opened.map_err(|errno| host_error("open", &self.shared.shown(path), errno))?;
+        let failed = |errno| host_error("open", &self.shared.shown(path), errno);
+        let (above, mut filled) = match self.last.take().filter(|last| is_on_the_way(&last.0, path)) {
+            Some((above, filled)) => (above.len(), filled),
+            None => {
+                let from = rustix::io::fcntl_dupfd_cloexec(&self.shared.root, 0).map_err(failed)?;
+                (0, Filled { from, into: self.tree.root()? })
+            }
+        };
+        for name in names_of(&path[above..]) {
+            let found = self.tree.find(filled.into.node(), name, path)?;
+            filled = Filled {
+                from: rustix::fs::openat(&filled.from, name, flags, Mode::empty()).map_err(failed)?,
+                into: found.ok_or_else(|| TransferError::image("find", path, posix::Errno::ENOENT))?,
+            };
         }
-        Ok(directory)
-    }
-
-    fn node_of(&self, path: &[u8]) -> Result<posix::NodeRef<'t, 'f>> {
-        let mut node = self.tree.root()?;
-        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
-            let found = self.tree.find(node.node(), name, path)?;
-            node = found.ok_or_else(|| TransferError::image("find", path, posix::Errno::ENOENT))?;
-        }
-        Ok(node)
+        Ok(filled)
     }
 
     /// Adds a file; returns whether it is a directory.

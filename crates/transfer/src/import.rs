@@ -12,13 +12,13 @@ use crate::acl::{self, LISTS};
 use crate::host::is_kept;
 use crate::tar::{BLOCK, CHECKSUM, GID, GNU, Header, LINK, MAGIC, MAJOR, MINOR, MODE, MTIME, NAME, PREFIX, SIZE};
 use crate::tar::{BadTime, TYPE, UID, padding, records, seconds_ns, time_ns};
-use crate::tree::{Facts, Tree, joined};
+use crate::tree::{Facts, Tree, WalkPath, is_on_the_way, joined, names_of};
 use crate::{Counts, Result, TransferError, Watch};
 use engine::format::{FileKind, NO_ID, TARGET_BYTES_MAX, is_possible_target};
-use engine::{Fs, Node};
+use engine::{Attributes, Fs, Node};
 use image::{remove_unfinished, unfinished_name};
 use posix::{Errno, NodeRef};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
 /// Bytes read at a time.
@@ -29,8 +29,6 @@ const RECORDS_BYTES_MAX: u64 = 16 << 20;
 const PIECES_MAX: usize = 1 << 20;
 /// The longest map of a sparse file, in bytes.
 const MAP_BYTES_MAX: usize = 48 << 20;
-/// Directories below each other at most.
-const DEPTH_MAX: usize = 2048;
 
 /// Reads an archive into a directory of the image, which must exist. Names that exist are replaced,
 /// directories are merged.
@@ -38,7 +36,7 @@ pub fn import(fs: &Fs, path: &[u8], input: &mut dyn Read, watch: Watch<'_>) -> R
     let thread = fs.enter().map_err(|error| TransferError::image("enter", b"/", error))?;
     let tree = Tree { thread: &thread };
     let mut target = tree.root()?;
-    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+    for name in names_of(path) {
         let found = tree.find(target.node(), name, path)?;
         target = found.ok_or_else(|| TransferError::image("find", path, Errno::ENOENT))?;
     }
@@ -58,17 +56,19 @@ pub fn import(fs: &Fs, path: &[u8], input: &mut dyn Read, watch: Watch<'_>) -> R
         input: Input { input, at: 0 },
         watch,
         counts: Counts::default(),
-        directories: BTreeMap::new(),
+        last: None,
+        directories: HashMap::new(),
         now_ns,
         buffer: vec![0; PIECE_BYTES],
     };
     let imported = importer.read_all().and_then(|()| importer.settle());
-    let Importer { tree, counts, directories, .. } = importer;
-    drop(stage);
+    let Importer { tree, counts, directories, last, .. } = importer;
+    let top = directories.get(&stage.node().number);
+    drop((last, stage));
     let removed = tree.remove(root.node(), &stage_name, &stage_name);
     imported.and(removed)?;
     // Last, because each name that comes or goes changes its times.
-    if let Some(top) = directories.get(&b""[..]) {
+    if let Some(top) = top {
         tree.describe_existing(target.node(), top, b"/")?;
     }
     Ok(counts)
@@ -200,8 +200,10 @@ struct Importer<'a, 't, 'f> {
     input: Input<'a>,
     watch: Watch<'a>,
     counts: Counts,
-    /// What the archive says about directories, by path: set when all names are in them.
-    directories: BTreeMap<Vec<u8>, Facts>,
+    /// The directory of the last entry, and its path: most entries lie in it, or below it.
+    last: Option<(Vec<u8>, NodeRef<'t, 'f>)>,
+    /// What the archive says about directories, by inode number: set when all names are in them.
+    directories: HashMap<u64, Facts>,
     now_ns: i64,
     buffer: Vec<u8>,
 }
@@ -249,7 +251,7 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
         if matches!(kind, b'0' | 0) && named.ends_with(b"/") {
             kind = b'5';
         }
-        let components = components(&named)?;
+        let path = inner_path(&named)?;
         let size = match extra.number("size") {
             Some(size) => size,
             None => header
@@ -259,23 +261,24 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
         };
         let content = if matches!(kind, b'0' | 0 | b'7' | b'S') { size } else { 0 };
         let facts = self.facts(header, extra, kind, &named)?;
-        let path = components.join(&b'/');
         self.counts.files += 1;
-        let Some((name, parents)) = components.split_last() else {
+        if path.is_empty() {
             // The top of the tree itself.
             if facts.kind == FileKind::Directory {
-                self.directories.insert(path, facts);
+                self.directories.insert(self.stage.number, facts);
                 return Ok(());
             }
             return Err(TransferError::entry(&named, "it has no name"));
-        };
+        }
+        let name_at = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let (parents, name) = (&path[..name_at.saturating_sub(1)], &path[name_at..]);
         let parent = self.parent(parents, &named)?;
         if facts.kind == FileKind::Directory {
-            self.make_directory(parent.node(), name, facts, path)?;
+            self.make_directory(parent, name, facts, &path)?;
             return self.input.skip(size + padding(size));
         }
         let linked = if kind == b'1' { Some(self.linked(header, extra, &named)?) } else { None };
-        let existing = self.tree.find(parent.node(), name, &path)?;
+        let existing = self.tree.find(parent, name, &path)?;
         if let Some(existing) = existing {
             if self.tree.kind(existing.node(), &path)? == FileKind::Directory {
                 return Err(TransferError::entry(&named, "it would replace a directory of the archive"));
@@ -286,14 +289,14 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
             }
             // The later of two entries counts.
             drop(existing);
-            self.tree.remove(parent.node(), name, &path)?;
+            self.tree.remove(parent, name, &path)?;
         }
         if let Some(linked) = linked {
-            self.tree.link(linked.node(), parent.node(), name, &named)?;
+            self.tree.link(linked.node(), parent, name, &named)?;
             // pax archives may repeat the content.
             return self.input.skip(size + padding(size));
         }
-        let node = self.tree.make(parent.node(), name, &facts, &path)?;
+        let node = self.tree.make(parent, name, &facts, &path)?;
         if facts.kind == FileKind::Regular {
             self.content(header, extra, (kind, content), node.node(), &named)?;
         } else {
@@ -359,42 +362,48 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
         })
     }
 
-    /// The directory with these components. Those that are missing are made.
-    fn parent(&mut self, components: &[Vec<u8>], entry: &[u8]) -> Result<NodeRef<'t, 'f>> {
-        let mut node = NodeRef::borrowed(self.tree.thread, self.stage);
-        for (index, name) in components.iter().enumerate() {
-            let path = components[..=index].join(&b'/');
-            node = match self.tree.find(node.node(), name, &path)? {
-                Some(found) if self.tree.kind(found.node(), &path)? == FileKind::Directory => found,
+    /// The directory at a path, made as far as it is missing.
+    fn parent(&mut self, path: &[u8], entry: &[u8]) -> Result<Node> {
+        let top = || (Vec::new(), NodeRef::borrowed(self.tree.thread, self.stage));
+        let (mut at, mut node) = self.last.take().filter(|last| is_on_the_way(&last.0, path)).unwrap_or_else(top);
+        for name in names_of(&path[at.len()..]) {
+            if !at.is_empty() {
+                at.push(b'/');
+            }
+            at.extend_from_slice(name);
+            node = match self.tree.find(node.node(), name, &at)? {
+                Some(found) if self.tree.kind(found.node(), &at)? == FileKind::Directory => found,
                 Some(_) => {
-                    let reason = format!("{} above it is no directory", String::from_utf8_lossy(&path));
+                    let reason = format!("{} above it is no directory", String::from_utf8_lossy(&at));
                     return Err(TransferError::entry(entry, reason));
                 }
-                None => self.tree.make(node.node(), name, &Facts::plain_directory(self.now_ns), &path)?,
+                None => self.tree.make(node.node(), name, &Facts::plain_directory(self.now_ns), &at)?,
             };
         }
-        Ok(node)
+        let found = node.node();
+        self.last = Some((at, node));
+        Ok(found)
     }
 
-    fn make_directory(&mut self, parent: Node, name: &[u8], facts: Facts, path: Vec<u8>) -> Result<()> {
-        match self.tree.find(parent, name, &path)? {
-            Some(found) if self.tree.kind(found.node(), &path)? != FileKind::Directory => {
-                return Err(TransferError::entry(&path, "it is a directory, and a file of the archive has its name"));
+    fn make_directory(&mut self, parent: Node, name: &[u8], facts: Facts, path: &[u8]) -> Result<()> {
+        let made = match self.tree.find(parent, name, path)? {
+            Some(found) if self.tree.kind(found.node(), path)? != FileKind::Directory => {
+                return Err(TransferError::entry(path, "it is a directory, and a file of the archive has its name"));
             }
-            Some(_) => {}
-            None => drop(self.tree.make(parent, name, &facts, &path)?),
-        }
-        self.directories.insert(path, facts);
+            Some(found) => found,
+            None => self.tree.make(parent, name, &facts, path)?,
+        };
+        self.directories.insert(made.node().number, facts);
         Ok(())
     }
 
     /// The file to which a hard link leads: one of the archive, or one that the target has already.
     fn linked(&self, header: &Header, extra: &Extra, entry: &[u8]) -> Result<NodeRef<'t, 'f>> {
         let target = link_of(header, extra);
-        let components = components(&target)?;
+        let inner = inner_path(&target)?;
         let find = |start: Node| -> Result<Option<NodeRef<'t, 'f>>> {
             let mut node = NodeRef::borrowed(self.tree.thread, start);
-            for name in &components {
+            for name in names_of(&inner) {
                 if self.tree.kind(node.node(), &target)? != FileKind::Directory {
                     return Ok(None);
                 }
@@ -518,72 +527,101 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
 
     /// Describes the directories below the top, and moves everything to its place.
     fn settle(&self) -> Result<()> {
-        self.check_conflicts(self.stage, self.target, b"", 0)?;
-        self.merge(self.stage, self.target, b"", &self.directories)
+        // Before anything is moved.
+        self.for_each_pair(&mut |pair, names| names.iter().try_for_each(|name| check_conflict(pair, name)))?;
+        self.for_each_pair(&mut |pair, names| self.merge(pair, names))
     }
 
-    /// Refuses, before anything is moved, what could not be replaced.
-    fn check_conflicts(&self, from: Node, to: Node, path: &[u8], depth: usize) -> Result<()> {
-        for (name, _, kind) in self.tree.names(from, path)? {
-            let child = joined(path, &name);
-            let Some(existing) = self.tree.find(to, &name, &child)? else { continue };
-            let existing_kind = self.tree.kind(existing.node(), &child)?;
-            match (kind, existing_kind) {
-                (FileKind::Directory, FileKind::Directory) if depth < DEPTH_MAX => {
-                    let Some(new) = self.tree.find(from, &name, &child)? else { continue };
-                    self.check_conflicts(new.node(), existing.node(), &child, depth + 1)?;
-                }
-                (FileKind::Directory, _) => {
-                    let reason = "the image has a file of that name, which is no directory: remove it first";
-                    return Err(TransferError::entry(&child, reason));
-                }
-                (_, FileKind::Directory) => {
-                    let reason = "the image has a directory of that name: remove it first";
-                    return Err(TransferError::entry(&child, reason));
-                }
-                _ => {}
+    /// Visits each directory of the archive that the image has too, from the top down.
+    fn for_each_pair(&self, visit: &mut dyn FnMut(&Pair<'_>, &[Staged]) -> Result<()>) -> Result<()> {
+        let stat = |node, path: &[u8]| {
+            self.tree.thread.stat(node).map_err(|error| TransferError::image("examine", path, error))
+        };
+        let mut walk = WalkPath::new(b"");
+        let mut waiting = vec![(Vec::new(), self.stage.number, stat(self.target, b"/")?, 0)];
+        while let Some((name, from, to, depth)) = waiting.pop() {
+            let path = walk.enter(depth, &name);
+            let from = self.tree.node(from, None, path)?;
+            let to = self.tree.node(to.number, Some(to.generation), path)?;
+            let mut names = Vec::new();
+            for (name, number, kind) in self.tree.names(from.node(), path)? {
+                let found = self.tree.find(to.node(), &name, &joined(path, &name))?;
+                let existing = found.map(|found| stat(found.node(), path)).transpose()?;
+                names.push(Staged { name, number, kind, existing });
             }
+            visit(&Pair { from: from.node(), to: to.node(), path }, &names)?;
+            waiting.extend(names.into_iter().filter_map(|staged| {
+                let existing = staged.existing.filter(|existing| existing.kind == FileKind::Directory)?;
+                (staged.kind == FileKind::Directory).then_some((staged.name, staged.number, existing, depth + 1))
+            }));
         }
         Ok(())
     }
 
-    fn merge(&self, from: Node, to: Node, path: &[u8], directories: &BTreeMap<Vec<u8>, Facts>) -> Result<()> {
+    /// Moves the names of a directory but for directories that the image has too.
+    fn merge(&self, pair: &Pair<'_>, names: &[Staged]) -> Result<()> {
         let caller = self.tree.caller();
-        for (name, _, kind) in self.tree.names(from, path)? {
-            let child = joined(path, &name);
-            if kind == FileKind::Directory {
-                let Some(new) = self.tree.find(from, &name, &child)? else { continue };
-                let existing = self.tree.find(to, &name, &child)?;
-                if let Some(existing) = existing {
-                    self.merge(new.node(), existing.node(), &child, directories)?;
-                    if let Some(facts) = directories.get(&child) {
-                        self.tree.describe_existing(existing.node(), facts, &child)?;
-                    }
+        for Staged { name, number, kind, existing } in names {
+            let child = joined(pair.path, name);
+            if *kind == FileKind::Directory {
+                if existing.is_some_and(|existing| existing.kind == FileKind::Directory) {
                     continue;
                 }
-                self.describe_below(new.node(), &child, directories)?;
+                self.describe_below(*number, &child)?;
             }
-            let moved = caller.rename((from, &name), (to, &name), 0);
+            let moved = caller.rename((pair.from, name), (pair.to, name), 0);
             moved.map_err(|errno| TransferError::image("move into place", &child, errno))?;
         }
-        Ok(())
-    }
-
-    /// Sets attributes and times of a directory of the archive and of those in it.
-    fn describe_below(&self, directory: Node, path: &[u8], directories: &BTreeMap<Vec<u8>, Facts>) -> Result<()> {
-        for (name, _, kind) in self.tree.names(directory, path)? {
-            if kind == FileKind::Directory {
-                let child = joined(path, &name);
-                if let Some(new) = self.tree.find(directory, &name, &child)? {
-                    self.describe_below(new.node(), &child, directories)?;
-                }
-            }
-        }
-        match directories.get(path) {
-            Some(facts) => self.tree.describe_existing(directory, facts, path),
+        // The top is described when the archive's tree is removed.
+        match self.directories.get(&pair.from.number).filter(|_| !pair.path.is_empty()) {
+            Some(facts) => self.tree.describe_existing(pair.to, facts, pair.path),
             None => Ok(()),
         }
     }
+
+    /// Sets attributes and times of a directory of the archive and of those in it.
+    fn describe_below(&self, top: u64, path: &[u8]) -> Result<()> {
+        let mut walk = WalkPath::new(path);
+        let mut waiting = vec![(Vec::new(), top, 0)];
+        while let Some((name, number, depth)) = waiting.pop() {
+            let path = walk.enter(depth, &name);
+            let directory = self.tree.node(number, None, path)?;
+            let names = self.tree.names(directory.node(), path)?.into_iter();
+            let directories = names.filter(|(_, _, kind)| *kind == FileKind::Directory);
+            waiting.extend(directories.map(|(name, number, _)| (name, number, depth + 1)));
+            if let Some(facts) = self.directories.get(&number) {
+                self.tree.describe_existing(directory.node(), facts, path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A directory of the archive's tree, and the one of the image into which its names go.
+struct Pair<'p> {
+    from: Node,
+    to: Node,
+    path: &'p [u8],
+}
+
+/// A name in a directory of the archive's tree, and the image's file of that name.
+struct Staged {
+    name: Vec<u8>,
+    number: u64,
+    kind: FileKind,
+    existing: Option<Attributes>,
+}
+
+/// Refuses what cannot be replaced.
+fn check_conflict(pair: &Pair<'_>, staged: &Staged) -> Result<()> {
+    let Some(existing) = &staged.existing else { return Ok(()) };
+    let is_directory = staged.kind == FileKind::Directory;
+    let reason = match existing.kind {
+        kind if (kind == FileKind::Directory) == is_directory => return Ok(()),
+        FileKind::Directory => "the image has a directory of that name: remove it first",
+        _ => "the image has a file of that name, which is no directory: remove it first",
+    };
+    Err(TransferError::entry(&joined(pair.path, &staged.name), reason))
 }
 
 /// Pieces of content (offset and length), length of the file, and bytes of the map before the
@@ -635,22 +673,22 @@ fn link_of(header: &Header, extra: &Extra) -> Vec<u8> {
     extra.get("linkpath").map_or_else(|| header.text(LINK).to_vec(), <[u8]>::to_vec)
 }
 
-/// The components of a path. Slashes at the start and `.` are dropped; `..` is refused.
-fn components(path: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let mut found = Vec::new();
-    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+/// A path without slashes at its ends and `.`; `..` is refused.
+fn inner_path(path: &[u8]) -> Result<Vec<u8>> {
+    let mut found = Vec::with_capacity(path.len());
+    for name in names_of(path) {
         if name == b".." {
             return Err(TransferError::entry(path, "it leads out of the archive by `..`"));
         }
         if name.len() > 255 || name.contains(&0) {
             return Err(TransferError::entry(path, "a name in it has more than 255 bytes, or a zero byte"));
         }
-        found.push(name.to_vec());
+        if !found.is_empty() {
+            found.push(b'/');
+        }
+        found.extend_from_slice(name);
     }
-    match found.len() > DEPTH_MAX {
-        true => Err(TransferError::entry(path, "it has more than 2,048 directories")),
-        false => Ok(found),
-    }
+    Ok(found)
 }
 
 /// Extended attributes, and access lists as text, as GNU tar, star and libarchive write them.

@@ -55,6 +55,12 @@ impl<'t, 'f> Tree<'t, 'f> {
         Ok(NodeRef::owned(self.thread, root))
     }
 
+    /// The file of a number that [`Tree::names`] passed.
+    pub fn node(&self, number: u64, generation: Option<u32>, path: &[u8]) -> Result<NodeRef<'t, 'f>> {
+        let node = self.thread.node(number, generation);
+        Ok(NodeRef::owned(self.thread, node.map_err(|error| TransferError::image("find", path, error))?))
+    }
+
     /// The file of a name, if it exists.
     pub fn find(&self, directory: Node, name: &[u8], path: &[u8]) -> Result<Option<NodeRef<'t, 'f>>> {
         match self.thread.lookup(directory, name) {
@@ -142,8 +148,50 @@ impl<'t, 'f> Tree<'t, 'f> {
     }
 }
 
+/// The names in a path.
+pub fn names_of(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
+}
+
+/// Whether a path leads to a directory or to what is below it: then a walk can begin there, so that
+/// a deep tree costs no more than its names.
+pub fn is_on_the_way(directory: &[u8], path: &[u8]) -> bool {
+    let rest = path.strip_prefix(directory);
+    rest.is_some_and(|rest| directory.is_empty() || rest.is_empty() || rest.starts_with(b"/"))
+}
+
 /// A path with one more component.
 pub fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
     let separator: &[u8] = if path.is_empty() || path.ends_with(b"/") { b"" } else { b"/" };
     [path, separator, name].concat()
+}
+
+/// The path of a walk that keeps on a stack what it has yet to enter. However many entries wait,
+/// their paths are not stored.
+pub struct WalkPath {
+    bytes: Vec<u8>,
+    /// Length of the path to each directory above the present entry.
+    ends: Vec<usize>,
+}
+
+impl WalkPath {
+    pub fn new(top: &[u8]) -> WalkPath {
+        WalkPath { bytes: top.to_vec(), ends: vec![top.len()] }
+    }
+
+    /// Goes on to an entry of the directory above, which the walk has entered. `depth`: directories
+    /// above it up to the top; 0: the top itself, where the walk begins.
+    pub fn enter(&mut self, depth: usize, name: &[u8]) -> &[u8] {
+        if depth == 0 {
+            return &self.bytes;
+        }
+        self.ends.truncate(depth);
+        self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+        if !self.bytes.is_empty() && !self.bytes.ends_with(b"/") {
+            self.bytes.push(b'/');
+        }
+        self.bytes.extend_from_slice(name);
+        self.ends.push(self.bytes.len());
+        &self.bytes
+    }
 }

@@ -81,13 +81,22 @@ fn a_descriptor_is_not_sent_to_a_process_outside() {
         return;
     }
     let path = directory.path().join("socket");
-    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/send_outside.py");
-    let output = directfs(&["run", "-C", "/mnt/directfs", "--", "python3", script, path.to_str().unwrap()]);
-    let wanted = "outside: 95 sent\ninside: b'file\\n' 0\nto itself: sent b'file\\n'\n\
-                  by the pair of an ended process: b'sent ' b'file\\n'\n";
+    let kit = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit");
+    let path = path.to_str().unwrap();
+    let mut receiver = Command::new("python3")
+        .args([&format!("{kit}/receive_outside.py"), path])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut received = BufReader::new(receiver.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(received.next().as_deref(), Some("listens"));
+    let output = directfs(&["run", "-C", "/mnt/directfs", "--", "python3", &format!("{kit}/send_outside.py"), path]);
+    let wanted = "outside: 95 sent\nin a socket's queue: sent sent\ninside: b'file\\n' 0\n\
+                  to itself: sent b'file\\n'\nby the pair of an ended process: b'sent ' b'file\\n'\n";
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), (wanted, ""));
-    drop(listener);
+    let received: Vec<String> = received.collect();
+    assert_eq!(received, ["b'# Sends a de'".to_owned(), libc::EBADF.to_string()]);
+    assert!(receiver.wait().unwrap().success());
 }
 
 #[test]

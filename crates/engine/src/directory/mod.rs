@@ -64,6 +64,8 @@ pub struct RenameFlags {
     pub exchange: bool,
     /// Leave a character device 0:0 (an overlay's whiteout) at the old name.
     pub whiteout: bool,
+    /// Its owner and group.
+    pub whiteout_owner: (u32, u32),
 }
 
 /// One name of a directory. `.` and `..` are not listed; see

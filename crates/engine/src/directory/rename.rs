@@ -421,7 +421,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         if flags.exchange {
             return Ok(OldName::Exchanged(name));
         }
-        let (uid, gid) = (old.directory.uid.load(Relaxed), old.directory.gid.load(Relaxed));
+        let (uid, gid) = flags.whiteout_owner;
         let new = NewNode {
             kind: FileKind::Character,
             permissions: 0,

@@ -11,7 +11,8 @@ use crate::format::FileKind;
 use std::format;
 use std::string::String;
 
-const PLAINLY: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
+const PLAINLY: RenameFlags =
+    RenameFlags { no_replace: false, exchange: false, whiteout: false, whiteout_owner: (0, 0) };
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAINLY };
 const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..PLAINLY };
 

@@ -15,9 +15,10 @@ use posix::{Errno, Result};
 pub fn flock(call: &mut Call<'_>) -> Result<Verdict> {
     let (fd, operation) = (call.frame.rdi as u32, call.frame.rsi as i32);
     let session = call.begin()?.session;
-    if session.process.file(session.caller.thread, fd).is_none() {
-        return Ok(NATIVE);
-    }
+    let Some(file) = session.process.file(session.caller.thread, fd) else { return Ok(NATIVE) };
+    // A description of access mode 3.
+    let has_no_access = !file.reads() && !file.writes();
+    drop(file);
     // Linux no longer knows such locks, and permits what they asked for.
     const LOCK_MAND: i32 = 32;
     if operation & LOCK_MAND != 0 {
@@ -29,6 +30,9 @@ pub fn flock(call: &mut Call<'_>) -> Result<Verdict> {
         LOCK_UN => None,
         _ => return Err(Errno::EINVAL),
     };
+    if has_no_access && kind.is_some() {
+        return Err(Errno::EBADF);
+    }
     attempt(&session, operation & LOCK_NB == 0, || session.process.flock(session.caller.thread, fd, kind))
 }
 

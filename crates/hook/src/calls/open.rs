@@ -159,6 +159,7 @@ fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<V
         length = relative(path, length);
     }
     for _ in 0..=LINKS_FOLLOWED_MAX {
+        let enters = request.resolve & NO_XDEV != 0 && !begins_inside(&session, directory, path[0]);
         let PathOwner::Directfs { mut walk_start, offset, end, retained } =
             paths::locate(server, &session, in_root.unwrap_or(directory), path, length, host)?
         else {
@@ -178,19 +179,20 @@ fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<V
             }
             return Ok(verdict);
         };
-        if request.resolve & (BENEATH | IN_ROOT) != 0 {
-            if path[0] == b'/' {
-                return Err(Errno::EXDEV);
-            }
+        let is_confined = request.resolve & (BENEATH | IN_ROOT) != 0;
+        if is_confined {
             walk_start.root = walk_start.start;
         }
-        let outcome = open_at(&session, &walk_start, &path[offset..end], request, walk);
+        let outcome = if enters || is_confined && path[0] == b'/' {
+            Err(Errno::EXDEV)
+        } else {
+            open_at(&session, &walk_start, &path[offset..end], request, walk)
+        };
         if let Some(node) = retained {
             session.caller.thread.release(node, 1);
         }
         match outcome? {
             Outcome::Inside(verdict) => return Ok(verdict),
-            Outcome::Left(_) if request.resolve & (BENEATH | NO_XDEV) != 0 => return Err(Errno::EXDEV),
             Outcome::Left(Exit::Absolute) if request.resolve & IN_ROOT != 0 => {
                 // The link leads to the directory that serves as the root: the same walk again,
                 // from there.
@@ -198,6 +200,7 @@ fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<V
                 length = relative(path, length);
                 in_root = Some(directory);
             }
+            Outcome::Left(_) if request.resolve & (BENEATH | NO_XDEV) != 0 => return Err(Errno::EXDEV),
             Outcome::Left(exit) => {
                 length = paths::resume_walk(server, exit, walk.rest(), path)?;
                 (directory, rewritten) = (Directory::Working, true);
@@ -205,6 +208,16 @@ fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<V
         }
     }
     Err(Errno::ELOOP)
+}
+
+/// Whether a path begins in the image; if not, it can only enter the mount from the machine's
+/// directories.
+fn begins_inside(session: &Session<'_>, directory: Directory, first: u8) -> bool {
+    let starts_there = match directory {
+        Directory::Working => session.directory().is_some(),
+        Directory::Descriptor(fd) => session.process.file(session.caller.thread, fd).is_some(),
+    };
+    first != b'/' && starts_there
 }
 
 /// Makes an absolute path relative, for walks in which a directory serves as the root; returns the

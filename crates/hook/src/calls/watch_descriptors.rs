@@ -17,7 +17,7 @@ use posix::{MarkGroupFlags, OpenFile, Result};
 /// The limit of watches if the kernel does not show it.
 const WATCHES_DEFAULT: u32 = 8192;
 /// A path of a wake file: `/proc/self/fd/DESCRIPTOR/../watch-GROUP`.
-const PATH_BYTES: usize = 64;
+pub const PATH_BYTES: usize = 64;
 
 /// Gives a new descriptor a description with a key. `flags`: those of fanotify.
 pub fn describe(session: &Session<'_>, fd: u32, flags: Option<MarkGroupFlags>, cloexec: bool) {
@@ -102,7 +102,7 @@ pub fn received_key(thread: &Thread<'static>, fd: u32, room: &mut [u8]) -> Optio
 }
 
 /// The terminated path of a descriptor in a directory of /proc.
-fn proc_path<'t>(directory: &[u8], fd: u32, into: &'t mut [u8; PATH_BYTES]) -> &'t [u8] {
+pub fn proc_path<'t>(directory: &[u8], fd: u32, into: &'t mut [u8; PATH_BYTES]) -> &'t [u8] {
     into[..directory.len()].copy_from_slice(directory);
     let end = directory.len() + write_number(fd.into(), &mut into[directory.len()..]);
     into[end] = 0;

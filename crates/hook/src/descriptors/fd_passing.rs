@@ -6,8 +6,10 @@
 //! the description open meanwhile.
 //!
 //! A receiver without the library could not use the file with the token: a message to a process
-//! outside of the image fails. A message that is never received keeps its description open until
-//! the file system is detached.
+//! outside of the image fails. Where the receiver is not known, as in the queue of a socket that is
+//! itself sent, the file travels as a descriptor with O_PATH: to read it outside is EBADF, instead
+//! of a token in place of content. A message that is never received keeps its description open
+//! until the file system is detached.
 
 use crate::abi::entry::{NATIVE, Verdict, done};
 use crate::abi::user_memory::UserSlice;
@@ -249,13 +251,13 @@ fn travels(session: &Session<'_>, fd: u32) -> Option<bool> {
     }
 }
 
-/// Creates a sealed file that holds a token.
+/// Creates a sealed file that holds a token; returns a descriptor with O_PATH.
 fn write_fd_token(token: &FdToken) -> Result<u32> {
     let token_file = FdTokenFile { magic: MAGIC, index: u64::from(token.index), secret: token.secret };
     let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
     let seals = (libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL) as u64;
     // SAFETY: a terminated name and a token of this function's; the descriptor is new.
-    unsafe {
+    let fd = unsafe {
         let fd = sys::call(libc::SYS_memfd_create, [c"directfs-token".as_ptr() as u64, flags, 0, 0, 0, 0]);
         if fd < 0 {
             return Err(Errno(-fd as i32));
@@ -263,8 +265,18 @@ fn write_fd_token(token: &FdToken) -> Result<u32> {
         let bytes = size_of::<FdTokenFile>() as u64;
         sys::call(libc::SYS_write, [fd as u64, &raw const token_file as u64, bytes, 0, 0, 0]);
         sys::call(libc::SYS_fcntl, [fd as u64, libc::F_ADD_SEALS as u64, seals, 0, 0, 0]);
-        Ok(fd as u32)
-    }
+        fd as u32
+    };
+    let by_path = reopen(fd, libc::O_PATH);
+    marks::close_placeholder(fd);
+    by_path.map(|by_path| by_path.into_raw() as u32)
+}
+
+/// Opens the file of a descriptor again.
+fn reopen(fd: u32, flags: i32) -> Result<sys::Fd> {
+    let mut text = [0; watch_descriptors::PATH_BYTES];
+    sys::open(watch_descriptors::proc_path(b"/proc/self/fd/", fd, &mut text), flags)
+        .map_err(|error| Errno(-error as i32))
 }
 
 /// Withdraws a description from transit whose message was not sent.
@@ -347,12 +359,12 @@ fn read_fd_token(fd: u32) -> Option<FdToken> {
     if status.st_mode & libc::S_IFMT != libc::S_IFREG || status.st_size != bytes as i64 || status.st_nlink != 0 {
         return None;
     }
-    let mut token_file = FdTokenFile { magic: 0, index: 0, secret: 0 };
-    // SAFETY: the kernel fills a structure of integers.
-    let count =
-        unsafe { sys::call(libc::SYS_pread64, [u64::from(fd), &raw mut token_file as u64, bytes as u64, 0, 0, 0]) };
-    let index = u32::try_from(token_file.index).ok()?;
-    (count == bytes as i64 && token_file.magic == MAGIC).then_some(FdToken { index, secret: token_file.secret })
+    let mut token_file = [0; size_of::<FdTokenFile>()];
+    let count = reopen(fd, libc::O_RDONLY).ok()?.read_at(0, &mut token_file).ok()?;
+    let mut words = token_file.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+    let (magic, index, secret) = (words.next()?, words.next()?, words.next()?);
+    let index = u32::try_from(index).ok()?;
+    (count == bytes && magic == MAGIC).then_some(FdToken { index, secret })
 }
 
 fn open_fd_token(session: &Session<'_>, fd: u32, token: FdToken, flags: i32) -> Result<()> {

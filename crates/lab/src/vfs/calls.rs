@@ -44,7 +44,7 @@ fn rename_flags(flags: u32) -> Result<RenameFlags> {
     if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 || no_replace && exchange {
         return Err(Errno::EINVAL);
     }
-    Ok(RenameFlags { no_replace, exchange, whiteout: false })
+    Ok(RenameFlags { no_replace, exchange, ..RenameFlags::default() })
 }
 
 impl<P: PhysicalFs, N: Names<P>> System for Vfs<P, N> {

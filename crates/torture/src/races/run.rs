@@ -175,7 +175,7 @@ impl RaceThread<'_, '_> {
                 let flags = RenameFlags {
                     no_replace: how == RenameMode::Keep,
                     exchange: how == RenameMode::Exchange,
-                    whiteout: false,
+                    ..RenameFlags::default()
                 };
                 thread.rename((directory, name), self.at(to), flags, |_, _| Ok(()))?;
             }

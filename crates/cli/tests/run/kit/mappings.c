@@ -13,10 +13,17 @@
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define PAGE 4096L
+/* Linux 6.13, and for files 6.15. */
+#define GUARD_INSTALL 102
+#define GUARD_REMOVE 103
+/* Linux 6.10. */
+#define SYSTEM_CALL_MSEAL 462
 
 static void check(const char *what, long is, long wanted) {
     if (is == wanted) printf("%s: %ld\n", what, is);
@@ -200,6 +207,70 @@ static void again(long pages) {
     check("and not here", start[3 * PAGE], 'w');
 }
 
+/* Advice to the process itself by its pidfd. */
+static void by_pidfd(long pages) {
+    int fd = file("by-pidfd", pages, 'f'), own = syscall(SYS_pidfd_open, getpid(), 0);
+    char *start = map(fd, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    char *memory = map(-1, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+    memset(start, 'w', pages * PAGE);
+    memory[0] = 'w';
+    struct iovec ranges[] = {{start + PAGE, 2 * PAGE}, {memory, PAGE}, {start + 4 * PAGE, PAGE}};
+    check("process_madvise", syscall(SYS_process_madvise, own, ranges, 3L, MADV_DONTNEED, 0), 4 * PAGE);
+    check("before", start[0], 'w');
+    check("its first page", start[PAGE], 'f');
+    check("its second page", start[3 * PAGE - 1], 'f');
+    check("between", start[3 * PAGE], 'w');
+    check("anonymous memory", memory[0], 0);
+    check("its last page", start[4 * PAGE], 'f');
+    check("with flags", syscall(SYS_process_madvise, own, ranges, 3L, MADV_DONTNEED, 1), -1);
+    check("their errno", errno, EINVAL);
+    ranges[0].iov_base = start + 1;
+    check("within a page", syscall(SYS_process_madvise, own, ranges, 1L, MADV_DONTNEED, 0), -1);
+    check("its errno", errno, EINVAL);
+    pid_t child = fork();
+    if (child == 0) pause();
+    int other = syscall(SYS_pidfd_open, child, 0);
+    ranges[0].iov_base = start;
+    check("another process", syscall(SYS_process_madvise, other, ranges, 1L, MADV_DONTNEED, 0), -1);
+    check("its errno", errno, EINVAL);
+    check("the page here", start[0], 'w');
+    kill(child, SIGKILL);
+    wait(0);
+}
+
+/* Guards are refused, or they last and leave what the file has. */
+static void guarded(const char *what, long pages, int flags) {
+    int fd = file("guarded", pages, 'f');
+    ftruncate(fd, 2 * pages * PAGE);
+    char *start = map(fd, 2 * pages, PROT_READ | PROT_WRITE, flags);
+    int guards = !madvise(start + PAGE, PAGE, GUARD_INSTALL);
+    check(what, guards ? access_of(start, PAGE, 0) / 1000 == SIGSEGV : errno == EINVAL, 1);
+    guards = !madvise(start + (pages + 1) * PAGE, PAGE, GUARD_INSTALL);
+    start[(pages + 2) * PAGE] = 's';
+    check("a store beside", start[(pages + 2) * PAGE], 's');
+    check("a guarded hole", guards ? access_of(start, (pages + 1) * PAGE, 1) / 1000 == SIGSEGV : errno == EINVAL, 1);
+    madvise(start, 2 * pages * PAGE, GUARD_REMOVE);
+    check("without guards", start[PAGE], 'f');
+}
+
+/* A seal is refused, or all pages stay usable. */
+static void sealed(void) {
+    int fd = file("sealed", 0, 0);
+    ftruncate(fd, 600 * PAGE);
+    char *start = map(fd, 600, PROT_READ | PROT_WRITE, MAP_SHARED), byte = 0;
+    check("mseal", syscall(SYSTEM_CALL_MSEAL, start, 600 * PAGE, 0L) == 0 || errno == EPERM || errno == ENOSYS, 1);
+    check("a store into a hole", access_of(start, 500 * PAGE, 1), 0);
+    pread(fd, &byte, 1, 500 * PAGE);
+    check("its byte", byte, 's');
+    close(fd);
+    fd = file("sealed-private", 8, 'f');
+    start = map(fd, 8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    int is_sealed = syscall(SYSTEM_CALL_MSEAL, start, 8 * PAGE, 0L) == 0;
+    check("munmap of what is sealed", munmap(start, 8 * PAGE) == (is_sealed ? -1 : 0), 1);
+    if (is_sealed) start[PAGE] = 'w';
+    check("a private page", is_sealed ? start[PAGE] : 'w', 'w');
+}
+
 /* A private mapping that grows and moves. */
 static void moved(long pages) {
     int fd = file("moved", pages + 4, 'f');
@@ -281,6 +352,11 @@ int main(void) {
     threads();
     again(8);
     again(600);
+    by_pidfd(8);
+    by_pidfd(600);
+    guarded("a guard in a short private mapping", 8, MAP_PRIVATE);
+    guarded("a guard in a long private mapping", 600, MAP_PRIVATE);
+    guarded("a guard in a shared mapping", 8, MAP_SHARED);
     moved(8);
     moved(600);
     shared_moved();
@@ -291,5 +367,6 @@ int main(void) {
     moved_over("a segment", 0, 0, -1);
     moved_over("a private page of a file", stores, MAP_PRIVATE, source);
     moved_over("a shared page of a file", stores, MAP_SHARED, source);
+    sealed();
     return 0;
 }

@@ -14,6 +14,9 @@ inside, elsewhere = os.open("file", os.O_RDONLY), os.open(sys.argv[0], os.O_RDON
 client = socket.socket(socket.AF_UNIX)
 client.connect(sys.argv[1])
 print("outside:", send(client, inside), send(client, elsewhere))
+# Within a socket, whose receiver is not known when the descriptor is sent.
+first, second = socket.socketpair()
+print("in a socket's queue:", send(first, inside), send(client, second.fileno()))
 own = socket.socket(socket.AF_UNIX)
 own.bind("own")
 own.listen()

@@ -1,34 +1,108 @@
-//! madvise and mlock on mappings of the image.
+//! madvise, mlock and mseal on mappings of the image.
 
+use super::moves::has_files;
 use super::pieces::PAGE_BYTES;
 use super::{copies, may_be_mapped, missing};
 use crate::abi::entry::{NATIVE, Verdict, done};
-use crate::abi::sys;
+use crate::abi::{sys, user_memory};
 use crate::call::Call;
 use crate::loading::proc_maps;
 use engine::AllocateMode;
+use pmem::MADV_COLLAPSE;
 use posix::{Errno, Result};
 
+/// Linux 5.18.
 const MADV_DONTNEED_LOCKED: i32 = 24;
+/// Linux 6.13.
+const MADV_GUARD_INSTALL: i32 = 102;
 
 /// madvise(address, length, advice).
 pub fn madvise(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length, advice) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
+    give(call, address, length, advice)
+}
+
+/// process_madvise(pidfd, ranges, count, advice, flags): for the calling process itself Linux 6.13
+/// takes each advice.
+pub fn process_madvise(call: &mut Call<'_>) -> Result<Verdict> {
+    /// The most that one call does.
+    const BYTES_MAX: u64 = 0x7fff_f000;
+    let [process, ranges, count, advice, flags, _] = call.arguments();
+    // Those that another process may get concern no content.
+    let is_harmless =
+        matches!(advice as i32, libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT | MADV_COLLAPSE);
+    if is_harmless || count > libc::UIO_MAXIOV as u64 || call.context.is_child() {
+        return Ok(NATIVE);
+    }
+    missing::touch(call, ranges, count * size_of::<[u64; 2]>() as u64);
+    let range = |index: u64| user_memory::read::<[u64; 2]>(ranges.wrapping_add(16 * index));
+    let mut concerns_files = false;
+    for index in 0..count {
+        let [address, length] = range(index)?;
+        concerns_files |= may_be_mapped(address, length);
+    }
+    if !concerns_files {
+        return Ok(NATIVE);
+    }
+    // Without ranges the kernel checks all else: whether the process is this one, and the advice.
+    // SAFETY: changes nothing.
+    let checked = unsafe { sys::call(libc::SYS_process_madvise, [process, ranges, 0, advice, flags, 0]) };
+    if checked < 0 {
+        return Ok(done(checked));
+    }
+    let mut given = 0;
+    for index in 0..count {
+        let [address, length] = range(index)?;
+        let length = length.min(BYTES_MAX - given);
+        let result = give(call, address, length, advice as i32).and_then(|verdict| match verdict {
+            NATIVE => advise(address, address.wrapping_add(length), advice as i32),
+            _ => Ok(()),
+        });
+        match result {
+            Ok(()) => given += length,
+            Err(error) if given == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done(given as i64))
+}
+
+/// Gives an advice about a range; [`NATIVE`]: the kernel is to do it.
+fn give(call: &mut Call<'_>, address: u64, length: u64, advice: i32) -> Result<Verdict> {
     let Some(length) = length.checked_next_multiple_of(PAGE_BYTES) else { return Ok(NATIVE) };
     if !address.is_multiple_of(PAGE_BYTES) || !may_be_mapped(address, length) || call.context.is_child() {
         return Ok(NATIVE);
     }
     match advice {
         libc::MADV_REMOVE => remove(call, address, length),
-        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => discard(call, address, length),
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => discard(call, address, length, advice),
         // Not for mappings of files.
         libc::MADV_FREE | libc::MADV_WIPEONFORK if copies::first_in(address, length).is_some() => Err(Errno::EINVAL),
+        // As before Linux 6.15. A guard would be lost when a missing page beside it is mapped, and
+        // leave zeros in a copy.
+        MADV_GUARD_INSTALL if has_files(&call.begin()?.session, address, length)? => Err(Errno::EINVAL),
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
             missing::touch_all(call, address, length)?;
             Ok(NATIVE)
         }
         _ => Ok(NATIVE),
     }
+}
+
+/// mseal(address, length, flags). EPERM for shared mappings: a missing page could not be mapped.
+pub fn mseal(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, length) = (call.frame.rdi, call.frame.rsi);
+    if !may_be_mapped(address, length) || call.context.is_child() {
+        return Ok(NATIVE);
+    }
+    let _held = missing::hold(call.context);
+    let session = call.begin()?.session;
+    let mut is_shared = false;
+    session.process.mappings(session.caller.thread, &mut |mapping| {
+        let end = mapping.address.saturating_add(mapping.length);
+        is_shared |= mapping.shared && mapping.address < address.saturating_add(length) && address < end;
+    })?;
+    if is_shared { Err(Errno::EPERM) } else { Ok(NATIVE) }
 }
 
 /// mlock(address, length), mlock2(address, length, flags): the pages are used now.
@@ -106,9 +180,8 @@ fn remove(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
 }
 
 /// MADV_DONTNEED: the next access finds the file's bytes.
-fn discard(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
+fn discard(call: &mut Call<'_>, address: u64, length: u64, advice: i32) -> Result<Verdict> {
     let _held = missing::hold(call.context);
-    let advice = call.frame.rdx as i32;
     let (mut at, end) = (address, address.saturating_add(length));
     while let Some(copy) = copies::first_in(at, end - at) {
         if copy.address > at {

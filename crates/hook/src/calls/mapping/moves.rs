@@ -68,7 +68,8 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
     let (server, wanted) = (call.server, Move::of(call.arguments()));
     let session = call.begin()?.session;
     let Some(found) = session.process.mapping_at(session.caller.thread, address)? else {
-        // The kernel's own memory, which may go where the image is mapped.
+        // The kernel's own memory, which may go where the image is mapped. Kernels since 6.17 move
+        // several mappings at once, and would move a file behind the back of its record.
         if has_files(&session, address, old_length)? {
             return Err(Errno(libc::EFAULT));
         }
@@ -77,9 +78,8 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
     move_blocks(server, &session, &wanted?, &found).map(|start| done(start as i64))
 }
 
-/// Whether a file of the image is mapped in a range. Kernels since 6.17 move several mappings at
-/// once, and would move it behind the back of its record.
-fn has_files(session: &Session<'_>, address: u64, length: u64) -> Result<bool> {
+/// Whether a file of the image is mapped in a range.
+pub fn has_files(session: &Session<'_>, address: u64, length: u64) -> Result<bool> {
     let end = address.saturating_add(length);
     let mut found = copies::first_in(address, length).is_some();
     session.process.mappings(session.caller.thread, &mut |mapping| {
