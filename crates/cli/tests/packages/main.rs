@@ -52,9 +52,14 @@ fn has(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// Builds all libraries, also those that no Rust program links. With the whole workspace, and a
+/// test beside them, they have the features that `cargo test --workspace` gives them: hardly
+/// anything is built again.
+const BUILD_LIBRARIES: [&str; 6] = ["build", "--locked", "--workspace", "--lib", "--test", "delay"];
+
 fn build_library() {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--locked", "--quiet", "--package", "directfs-c", "--target-dir"]);
+    cargo.args(BUILD_LIBRARIES).args(["--quiet", "--target-dir"]);
     cargo.arg(built().parent().expect("the target directory")).current_dir(sources());
     run(without_package(&mut cargo)).expect("cargo builds the libraries");
 }
