@@ -15,6 +15,7 @@ mod support;
 mod surroundings;
 mod workflows;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -64,10 +65,12 @@ fn build_library() {
     run(without_package(&mut cargo)).expect("cargo builds the libraries");
 }
 
-/// Takes away the variables that cargo sets for this test: with them cargo builds everything again.
+/// Takes away the variables that cargo sets for this test: with them cargo builds much again.
 fn without_package(command: &mut Command) -> &mut Command {
-    let names = std::env::vars_os().map(|(name, _)| name);
-    names.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_")).fold(command, Command::env_remove)
+    let is_set = |name: &OsString| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix))
+    };
+    std::env::vars_os().map(|(name, _)| name).filter(is_set).fold(command, Command::env_remove)
 }
 
 /// The packages of a release, if they are what to examine.
