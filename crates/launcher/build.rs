@@ -6,7 +6,7 @@
 //! packages from a registry. Cargo builds it into its own directory, with the same toolchain. The
 //! outer build's flags, wrappers and target directory are not passed on, so that every build
 //! produces the same library. So builds with different profiles may share its directory, which
-//! `PRELOAD_BUILD` names.
+//! `SHARED_LIBRARY_BUILD` names.
 
 use std::env;
 use std::fs::File;
@@ -26,7 +26,7 @@ fn main() {
     for (sources, watched) in sources.iter().flat_map(|sources| [(sources, "src"), (sources, "Cargo.toml")]) {
         println!("cargo:rerun-if-changed={}", sources.join(watched).display());
     }
-    let place = env::var_os("PRELOAD_BUILD").map_or_else(|| out.clone(), PathBuf::from);
+    let place = env::var_os("SHARED_LIBRARY_BUILD").map_or_else(|| out.clone(), PathBuf::from);
     let _turn = lock(&place);
     let package = Package::write(&home, place.join("preload"), &sources);
     let (library_target, loader_target) = (place.join("preload-target"), place.join("loader-target"));

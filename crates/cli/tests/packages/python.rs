@@ -37,7 +37,7 @@ fn environment() -> Result<PathBuf, String> {
 /// the tests have; this builds all libraries, which is quick, and reports the same one among them.
 /// The variables with which maturin would have the library built again change nothing in it.
 const CARGO_FOR_MATURIN: &str = r#"#!/bin/sh
-export CARGO="$REAL_CARGO"
+export CARGO="$REAL_CARGO" PATH="$REAL_PATH"
 [ "$1" = rustc ] || exec "$REAL_CARGO" "$@"
 unset PYO3_PYTHON PYTHON_SYS_EXECUTABLE PYO3_NO_PYTHON PYO3_BUILD_EXTENSION_MODULE PYO3_ENVIRONMENT_SIGNATURE
 exec "$REAL_CARGO" $BUILD_LIBRARIES --message-format json-render-diagnostics
@@ -54,6 +54,7 @@ fn build_wheel() -> PathBuf {
         let cargo = scratch.path().join("cargo");
         std::fs::write(&cargo, CARGO_FOR_MATURIN).expect("a script");
         std::fs::set_permissions(&cargo, PermissionsExt::from_mode(0o755)).expect("a program");
+        wheel.env("REAL_PATH", std::env::var_os("PATH").expect("a path"));
         wheel.env("CARGO", &cargo).env("REAL_CARGO", env!("CARGO")).env("BUILD_LIBRARIES", BUILD_LIBRARIES.join(" "));
         run(without_package(&mut wheel).env("CARGO_TARGET_DIR", target_directory())).expect("packaging/wheel");
         wheels
