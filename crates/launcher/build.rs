@@ -5,9 +5,11 @@
 //! manifest is written here, because the sources of `hook` lie elsewhere in a checkout than among
 //! packages from a registry. Cargo builds it into its own directory, with the same toolchain. The
 //! outer build's flags, wrappers and target directory are not passed on, so that every build
-//! produces the same library.
+//! produces the same library. So builds with different profiles may share its directory, which
+//! `SHARED_LIBRARY_BUILD` names.
 
 use std::env;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,8 +26,10 @@ fn main() {
     for (sources, watched) in sources.iter().flat_map(|sources| [(sources, "src"), (sources, "Cargo.toml")]) {
         println!("cargo:rerun-if-changed={}", sources.join(watched).display());
     }
-    let package = Package::write(&home, out.join("preload"), &sources);
-    let (library_target, loader_target) = (out.join("preload-target"), out.join("loader-target"));
+    let place = env::var_os("SHARED_LIBRARY_BUILD").map_or_else(|| out.clone(), PathBuf::from);
+    let _turn = lock(&place);
+    let package = Package::write(&home, place.join("preload"), &sources);
+    let (library_target, loader_target) = (place.join("preload-target"), place.join("loader-target"));
     let (library, loader) = std::thread::scope(|scope| {
         let loader = scope.spawn(|| package.build(&loader_target, LOADER_ARGUMENTS));
         (package.build(&library_target, &[]), loader.join().expect("the loader is built"))
@@ -41,6 +45,14 @@ fn main() {
     hasher.write(&library);
     hasher.write(&loader);
     println!("cargo:rustc-env=DIRECTFS_LIBRARY_FINGERPRINT={:016x}", hasher.finish());
+}
+
+/// Makes a directory, in which one build is at work until the file is closed.
+fn lock(place: &Path) -> File {
+    std::fs::create_dir_all(place).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
+    let path = place.join("preload.lock");
+    let turn = File::create(&path).and_then(|file| file.lock().map(|()| file));
+    turn.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn sources_of(name: &str) -> PathBuf {

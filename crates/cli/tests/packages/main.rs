@@ -15,6 +15,7 @@ mod support;
 mod surroundings;
 mod workflows;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -52,17 +53,24 @@ fn has(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// Builds all libraries, also those that no Rust program links. With the whole workspace, and a
+/// test beside them, they have the features that `cargo test --workspace` gives them: hardly
+/// anything is built again.
+const BUILD_LIBRARIES: [&str; 6] = ["build", "--locked", "--workspace", "--lib", "--test", "delay"];
+
 fn build_library() {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--locked", "--quiet", "--package", "directfs-c", "--target-dir"]);
+    cargo.args(BUILD_LIBRARIES).args(["--quiet", "--target-dir"]);
     cargo.arg(built().parent().expect("the target directory")).current_dir(sources());
     run(without_package(&mut cargo)).expect("cargo builds the libraries");
 }
 
-/// Takes away the variables that cargo sets for this test: with them cargo builds everything again.
+/// Takes away the variables that cargo sets for this test: with them cargo builds much again.
 fn without_package(command: &mut Command) -> &mut Command {
-    let names = std::env::vars_os().map(|(name, _)| name);
-    names.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_")).fold(command, Command::env_remove)
+    let is_set = |name: &OsString| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix))
+    };
+    std::env::vars_os().map(|(name, _)| name).filter(is_set).fold(command, Command::env_remove)
 }
 
 /// The packages of a release, if they are what to examine.

@@ -1,7 +1,8 @@
 //! The Python package: its wheel is built, checked, installed in an environment of its own, and
 //! tested there by the Python programs in tests.
 
-use crate::{built, release, run, skipped, sources, text, without_package};
+use crate::{BUILD_LIBRARIES, built, release, run, skipped, sources, text, without_package};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,6 +33,16 @@ fn environment() -> Result<PathBuf, String> {
     Ok(place)
 }
 
+/// What maturin calls as cargo. maturin builds its package alone, and so with other features than
+/// the tests have; this builds all libraries, which is quick, and reports the same one among them.
+/// The variables with which maturin would have the library built again change nothing in it.
+const CARGO_FOR_MATURIN: &str = r#"#!/bin/sh
+export CARGO="$REAL_CARGO" PATH="$REAL_PATH"
+[ "$1" = rustc ] || exec "$REAL_CARGO" "$@"
+unset PYO3_PYTHON PYTHON_SYS_EXECUTABLE PYO3_NO_PYTHON PYO3_BUILD_EXTENSION_MODULE PYO3_ENVIRONMENT_SIGNATURE
+exec "$REAL_CARGO" $BUILD_LIBRARIES --message-format json-render-diagnostics
+"#;
+
 /// The wheel of a release, or one with the profile of the tests.
 fn build_wheel() -> PathBuf {
     let wheels = release().unwrap_or_else(|| {
@@ -39,6 +50,12 @@ fn build_wheel() -> PathBuf {
         let _ = std::fs::remove_dir_all(&wheels);
         let mut wheel = Command::new(sources().join("packaging/wheel"));
         wheel.arg("dev").arg(&wheels).arg(built().join("directfs"));
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let cargo = scratch.path().join("cargo");
+        std::fs::write(&cargo, CARGO_FOR_MATURIN).expect("a script");
+        std::fs::set_permissions(&cargo, PermissionsExt::from_mode(0o755)).expect("a program");
+        wheel.env("REAL_PATH", std::env::var_os("PATH").expect("a path"));
+        wheel.env("CARGO", &cargo).env("REAL_CARGO", env!("CARGO")).env("BUILD_LIBRARIES", BUILD_LIBRARIES.join(" "));
         run(without_package(&mut wheel).env("CARGO_TARGET_DIR", target_directory())).expect("packaging/wheel");
         wheels
     });

@@ -1,6 +1,6 @@
 //! The program in one file that needs no libraries: used here, and in trees of other systems.
 
-use crate::{built, run, skipped, sources, text};
+use crate::{built, run, skipped, sources, text, without_package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,12 +21,14 @@ directfs fsck -n image | tail -n 1
 "#;
 const TOLD: &str = "text\ndoc\n5\n0 errors, 0 warnings, 0 notes\n";
 
-/// Builds it as this test's profile says.
+/// Builds it as this test's profile says, but does not optimise it: nothing of it can be shared
+/// with other builds, and it is used for a second.
 fn build() -> PathBuf {
     let target = built().parent().expect("the target directory");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--locked", "--quiet", "--package", "directfs-cli", "--target", TARGET, "--target-dir"]);
-    run(cargo.arg(target).current_dir(sources())).expect("cargo builds the program");
+    cargo.arg(target).current_dir(sources()).env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    run(without_package(&mut cargo)).expect("cargo builds the program");
     target.join(TARGET).join("debug/directfs")
 }
 
