@@ -7,7 +7,7 @@
 use super::statistics::spread;
 use crate::arguments::Bench;
 use crate::interrupt;
-use crate::terminal::{Table, bold, dim};
+use crate::terminal::{Table, bold};
 use crate::units::{counted, duration};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -166,15 +166,19 @@ fn print(rows: &[Compared], other_version: &str) {
     while let Some(first) = rest.first() {
         let (section, after) = rest.split_at(rest.iter().take_while(|row| row.key[0] == first.key[0]).count());
         println!("\n{}", bold(&first.key[0]));
-        let mut table = Table::new(&["", "other", "this", "this / other", "rounds"]);
+        let mut table = Table::new(&["", "other", "this", "this / other", "rounds", ""]);
         for row in section {
             let [_, what, system] = &row.key;
             let is_directfs = system == "directfs" || system == "engine";
             let label = if is_directfs { what.clone() } else { format!("{what}, {system}") };
             let [least, ratio, most] = row.spread.map(|ratio| format!("{ratio:.2}"));
-            let ratio = if row.is_slower() || row.is_faster() { bold(ratio) } else { ratio };
-            let range = dim(format!("{least}-{most}"));
-            table.row(vec![label, duration(row.other_ns), duration(row.this_ns), ratio, range]);
+            let verdict = match () {
+                () if row.is_slower() => "slower",
+                () if row.is_faster() => "faster",
+                () => "",
+            };
+            let (other, this) = (duration(row.other_ns), duration(row.this_ns));
+            table.row(vec![label, other, this, ratio, format!("{least}-{most}"), verdict.to_owned()]);
         }
         table.print();
         rest = after;
