@@ -235,7 +235,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         // back.
         if let Ok(found) = &result {
             self.set_subdirectories(directory, found.subdirectories);
-            let changed_ns = self.changed_in_entry(directory, directory.changed_ns.load(Relaxed))?;
+            let shown_ns = directory.changed_ns.load(Relaxed);
+            // No error ends this: others wait until the directory is absent.
+            let changed_ns = self.changed_in_entry(directory, shown_ns).unwrap_or(shown_ns);
             if let Some(shown_ns) = self.fs.recovered_ns(found.recorded_ns, found.newest, changed_ns) {
                 self.touch_directory(directory, NameTime { shown_ns, recorded_ns: shown_ns });
             }
