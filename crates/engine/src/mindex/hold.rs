@@ -318,7 +318,23 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     fn look_again(self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Look<'f>> {
         let look = self.look(main, hash, is_it);
         // Under the lock an entry is not torn, except in a region that was overwritten.
-        if look.state == State::Torn { Err(Error::Busy) } else { Ok(look) }
+        if look.state == State::Torn {
+            self.check_chain(main)?;
+            return Err(Error::Busy);
+        }
+        Ok(look)
+    }
+
+    /// An error if a chain leads out of the region.
+    fn check_chain(self, main: &'f Bucket) -> Result<()> {
+        let mut bucket = main;
+        for _ in 0..CHAIN_MAX {
+            match bucket.overflow.load(Relaxed) {
+                0 => break,
+                next => bucket = self.owner.fs.dram.overflow(next)?,
+            }
+        }
+        Ok(())
     }
 
     /// Looks for a name in a chain. Without the lock the result counts only if it still stands and
