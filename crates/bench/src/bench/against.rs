@@ -122,6 +122,15 @@ fn measure(program: &Path, words: &[OsString]) -> Result<Medians> {
     Ok(medians(&report.with_context(|| format!("{} printed no report", program.display()))?))
 }
 
+/// The name of a row, other than those of the same work by other threads or processes.
+fn label(row: &Value) -> String {
+    let what = row["what"].as_str().unwrap_or_default();
+    let (members, kind) = (row["members"].as_u64().unwrap_or(1), row["kind"].as_str().unwrap_or("threads"));
+    let crew = if (members, kind) == (1, "threads") { String::new() } else { format!(", {members} {kind}") };
+    let place = if row["private"] == true { ", in separate directories" } else { "" };
+    format!("{what}{crew}{place}")
+}
+
 fn medians(report: &Value) -> Medians {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -130,7 +139,7 @@ fn medians(report: &Value) -> Medians {
         for row in list(&section["rows"]) {
             for cell in list(&row["cells"]) {
                 if let Some(ns) = cell["median_ns"].as_f64() {
-                    found.insert([text(&section["title"]), text(&row["what"]), text(&cell["subject"])], ns);
+                    found.insert([text(&section["title"]), label(&row), text(&cell["subject"])], ns);
                 }
             }
         }
@@ -218,6 +227,29 @@ mod tests {
         assert_eq!(verdict(&rounds), (true, false));
         rounds[1] = (104.0, 103.0);
         assert_eq!(verdict(&rounds), (false, false));
+    }
+
+    #[test]
+    fn rows_of_the_same_work_by_others_are_apart() {
+        let row = |members: u64, kind: &str, private: bool, ns: f64| {
+            serde_json::json!({"what": "stat", "members": members, "kind": kind, "private": private,
+                "cells": [{"subject": "directfs", "median_ns": ns}, null, {"subject": "tmpfs"}]})
+        };
+        let rows = [
+            row(1, "threads", false, 1.0),
+            row(2, "threads", false, 2.0),
+            row(2, "threads", true, 3.0),
+            row(2, "processes", false, 4.0),
+        ];
+        let found = medians(&serde_json::json!({"sections": [{"title": "calls", "rows": rows}], "engine": null}));
+        let names: Vec<(&str, f64)> = found.iter().map(|(key, ns)| (key[1].as_str(), *ns)).collect();
+        let wanted = [
+            ("stat", 1.0),
+            ("stat, 2 processes", 4.0),
+            ("stat, 2 threads", 2.0),
+            ("stat, 2 threads, in separate directories", 3.0),
+        ];
+        assert_eq!(names, wanted);
     }
 
     #[test]
