@@ -28,7 +28,7 @@ pub fn process_madvise(call: &mut Call<'_>) -> Result<Verdict> {
     /// The most that one call does.
     const BYTES_MAX: u64 = 0x7fff_f000;
     let [process, ranges, count, advice, flags, _] = call.arguments();
-    // Those that another process may get concern no content.
+    // Advice that may also be given to another process changes no content.
     let is_harmless =
         matches!(advice as i32, libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT | MADV_COLLAPSE);
     if is_harmless || count > libc::UIO_MAXIOV as u64 || call.context.is_child() {
