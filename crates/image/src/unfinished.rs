@@ -53,7 +53,7 @@ pub fn remove_tree<M: Memory>(caller: &Caller<'_, '_, M>, directory: Node, name:
     let thread = caller.thread;
     let mut above = vec![Emptied { number: directory.number, name: Vec::new(), names: vec![name.to_vec()] }];
     // A directory below itself, on a hostile image, would have no end.
-    let mut numbers_above = HashSet::new();
+    let mut numbers_above = HashSet::from([directory.number]);
     while let Some(emptied) = above.last_mut() {
         let here = NodeRef::owned(thread, thread.node(emptied.number, None)?);
         let Some(child) = emptied.names.pop() else {
