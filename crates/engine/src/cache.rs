@@ -4,6 +4,9 @@
 //! Invariants
 //! - At most one cachelet stands for an inode: the one that its nv pointer names in this epoch
 //!   (paper III.D). A thread that makes one publishes it by CAS there.
+//! - A pointer that is cleared gets a word that it never had before. A thread that was about to
+//!   make a cachelet may have read the inode before the life that has ended, and must not publish
+//!   that.
 //! - A name can lead to a cachelet of an earlier life: that of an evicted file with two names. The
 //!   next life may be of that inode again, and may never be published. So a cachelet is filled with
 //!   [`FLAG_EVICTED`] set, and the first thread that finds it published clears the flag.
@@ -20,7 +23,7 @@ use crate::dram::{
     PLAIN, References, RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property, ROOT_INODE};
+use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, POINTER_CLEARED, Property, ROOT_INODE};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
 use crate::property::load_property;
@@ -51,7 +54,7 @@ impl<M: Memory> Fs<M> {
                 pointer as u32
             }
         };
-        if index == 0 {
+        if index == 0 || index & POINTER_CLEARED != 0 {
             return Ok(None);
         }
         let cachelet = self.dram.cachelet(index)?;
@@ -194,12 +197,13 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Clears the pointer to a cachelet that is being evicted, unless it already leads elsewhere.
     pub(crate) fn clear_pointer(&self, cachelet: &Cachelet, index: u32) -> Result<()> {
+        let cleared = POINTER_CLEARED | self.fs.header()?.pointers_cleared.fetch_add(1, Relaxed);
         if self.fs.untouched {
             let pointer = self.fs.dram.inode_links(cachelet.number.load(Relaxed))?;
-            let _ = pointer.compare_exchange(index, 0, AcqRel, Acquire);
+            let _ = pointer.compare_exchange(index, cleared, AcqRel, Acquire);
         } else {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-            self.fs.pm.exchange_volatile(&inode.nv_pointer, self.fs.nv_pointer(index), 0);
+            self.fs.pm.exchange_volatile(&inode.nv_pointer, self.fs.nv_pointer(index), self.fs.nv_pointer(cleared));
         }
         Ok(())
     }

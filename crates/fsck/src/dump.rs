@@ -4,8 +4,8 @@
 use crate::image::{Image, Name, Segments, geometry_of, shown, whole_copy};
 use engine::format::{
     Dentry, FileKind, INODES_PER_BLOCK, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalSlot,
-    LOG_SLOTS, LogPage, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, Segment, SegmentEntry, SegmentList,
-    Snapshot, State, Superblock, Valid, dentry_lines, slot_address, slot_tag,
+    LOG_SLOTS, LogPage, POINTER_CLEARED, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, Segment, SegmentEntry,
+    SegmentList, Snapshot, State, Superblock, Valid, dentry_lines, slot_address, slot_tag,
 };
 use engine::inline_extent_of_root;
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
@@ -353,7 +353,10 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         self.line("log", format_args!("{:#x}", inode.log.load()))?;
         self.line("xattrs", format_args!("{:#x}", inode.xattrs.load()))?;
         let pointer = inode.nv_pointer.load();
-        self.line("nv pointer", format_args!("cachelet {} of epoch {}", pointer as u32, pointer >> 32))?;
+        match pointer as u32 {
+            0 | POINTER_CLEARED.. => self.line("nv pointer", format_args!("none"))?,
+            index => self.line("nv pointer", format_args!("cachelet {index} of epoch {}", pointer >> 32))?,
+        }
         match inode.accessed_ns.load() {
             0 => self.line("accessed", format_args!("never: the birth time"))?,
             ns => self.line("accessed", format_args!("{}", format_time(ns as i64)))?,

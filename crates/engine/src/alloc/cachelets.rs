@@ -14,6 +14,7 @@ use crate::attributes::CacheReport;
 use crate::components::Allocator;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
+use crate::format::POINTER_CLEARED;
 use crate::free_list::FreeList;
 use crate::fs::Fs;
 use crate::step::step;
@@ -203,7 +204,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
     fn take_range(self) -> Result<bool> {
         let header = self.owner.fs.header()?;
         let layout = &self.owner.fs.dram.layout;
-        let max = layout.cachelets_max.min(u32::MAX as u64);
+        let max = layout.cachelets_max.min(POINTER_CLEARED as u64);
         step();
         // No step in between: if the thread dies exactly here, the range is lost until detach.
         let (first, end) = loop {

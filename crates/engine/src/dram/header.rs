@@ -9,7 +9,7 @@ use pmem::Layout;
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised when anything in the DRAM region changes its meaning: programs of different versions do
 /// not share a region.
-pub const DRAM_VERSION: u64 = 32;
+pub const DRAM_VERSION: u64 = 33;
 
 /// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,8 +134,8 @@ pub struct DramHeader {
 
     /// Position of the clock hand of eviction (cachelet index); protected by `evict_lock`.
     pub evict_head: AtomicU32,
-    /// Zero.
-    pub reserved4: AtomicU32,
+    /// Counts the pointers to evicted cachelets that were cleared; wraps.
+    pub pointers_cleared: AtomicU32,
     /// Zero.
     pub reserved9: AtomicU64,
     /// Report of recovery for `info`: duration in ns, names, inodes, 1 if it scanned.

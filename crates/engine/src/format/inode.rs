@@ -103,6 +103,10 @@ impl FileKind {
     }
 }
 
+/// In the low half of an nv pointer: it was cleared. The bits below count such pointers, so that no
+/// word comes back.
+pub const POINTER_CLEARED: u32 = 1 << 31;
+
 /// An inode: 256 bytes, four lines.
 #[repr(C, align(256))]
 pub struct Inode {
@@ -126,7 +130,8 @@ pub struct Inode {
     /// its length in the body.
     pub xattrs: Commit64,
     /// Cachelet index (low half) and epoch (high half); valid only while the epoch is the current
-    /// one (paper III.D: the nv pointer; ByVFS's version number). Never flushed on purpose.
+    /// one (paper III.D: the nv pointer; ByVFS's version number). With [`POINTER_CLEARED`] it names
+    /// no cachelet. Never flushed on purpose.
     pub nv_pointer: Cell64,
     /// Attributes; the newer valid entry counts.
     pub properties: [PropertyEntry; 2],

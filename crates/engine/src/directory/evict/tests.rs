@@ -1,5 +1,6 @@
 //! Eviction and use of the evicted objects, interleaved at each step of one of the two.
 
+use crate::attributes::Changes;
 use crate::dram::{FLAG_EVICTED, References};
 use crate::error::Error;
 use crate::format::FileKind;
@@ -105,6 +106,59 @@ fn a_name_that_led_to_the_cachelet_of_an_evicted_file_leads_to_the_one_that_is_p
 #[test]
 fn a_cachelet_that_is_not_published_is_not_evicted() {
     load_beside_stale_name(true);
+}
+
+#[test]
+fn a_file_that_is_loaded_while_others_load_change_and_evict_it_has_the_change() {
+    let (world, thread) = everlasting();
+    let root = thread.root().expect("a root");
+    let number = make(thread, root, b"file", FileKind::Regular).number;
+    thread.release(node(thread, root, b"file"), 1);
+    let evict = |thread: &MortalThread<'_>| {
+        let index = node(thread, root, b"file").cachelet;
+        assert!(thread.maintenance().evict_cachelet(index, number).expect("no damage"));
+    };
+    let (mut loads, steps) = (0, Rc::new(Cell::new(0)));
+    for step in 0.. {
+        evict(thread);
+        let (reached, meanwhile) = (steps.clone(), Rc::new(Cell::new(None)));
+        let seen = meanwhile.clone();
+        at_step(step, move || {
+            reached.set(step + 1);
+            if thread.slot.held.iter().any(|record| record.load(Relaxed) != 0) {
+                return;
+            }
+            let other = world.fs().enter().expect("enters");
+            let found = other.node(number, None).expect("is there");
+            let permissions = 0o400 | step as u32 & 0o77;
+            other
+                .change(found, |_| Ok(Changes { permissions: Some(permissions), ..Changes::default() }))
+                .expect("changes");
+            other.release(found, 1);
+            // It cannot once the first thread has a reference.
+            let evicted = other.maintenance().evict_cachelet(found.cachelet, number).expect("no damage");
+            seen.set(Some((permissions, evicted)));
+        });
+        let found = thread.node(number, None).expect("is there");
+        at_next_step(|| {});
+        if let Some((permissions, evicted)) = meanwhile.take() {
+            let shown = thread.stat(found).expect("stats").mode & 0o7777;
+            assert_eq!(shown, permissions, "at step {step} the file loses a change");
+            loads += u64::from(evicted);
+        }
+        thread.files().append(found, b"more").expect("writes");
+        thread.release(found, 1);
+        thread.recycler().drain().expect("drains");
+        if steps.get() == step {
+            break;
+        }
+    }
+    std::eprintln!("{loads} loads at {} steps", steps.get());
+    assert!(loads > 2);
+    thread.release(root, 1);
+    // The slot that the others had keeps what they freed.
+    world.fs().enter().expect("enters").recycler().drain().expect("drains");
+    check_cachelets(world.fs());
 }
 
 #[test]
