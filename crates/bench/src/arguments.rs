@@ -91,6 +91,8 @@ pub enum BenchSubject {
     Tmpfs,
     /// The file system of the disk, in the directory for temporary files.
     Disk,
+    /// DirectFS with its image on the disk, to which it is committed.
+    Journaled,
     /// The disk under eatmydata(1): syncs do nothing.
     Eatmydata,
     /// No other system.

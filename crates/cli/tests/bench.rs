@@ -94,6 +94,17 @@ fn a_disk_is_known_by_its_syncs_and_measured_without_them_where_eatmydata_is_ins
 }
 
 #[test]
+fn an_image_on_the_disk_is_measured_beside_the_disk() {
+    let arguments = ["bench", "--quick", "--only", "small", "--beside", "disk,journaled", "--sizes", "32"];
+    let report = json(&directfs(&[&arguments[..], &["--threads", "1", "--repeat", "1", "--json"]].concat()));
+    let place = |subject: usize| report["subjects"][subject]["place"].as_str().unwrap();
+    assert_eq!(report["subjects"][1]["name"], "directfs, journaled");
+    let disk = place(0).split(';').next().unwrap();
+    assert!(place(1).starts_with(&format!("directfs run, with its image on {disk}, ")), "{report}");
+    assert!(report["sections"][0]["rows"][0]["cells"][1]["median_ns"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
 fn what_is_no_report_of_programs_is_not_drawn() {
     let directory = scratch();
     let file = directory.path().join("report.json");

@@ -181,17 +181,23 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
         }
     }
     let (mut subjects, mut absent) = (Vec::new(), Vec::new());
+    let journaled = || Subject::journaled(arguments.always_flush);
     // Subjects whose refusal the user can fix come first.
     let named = arguments.directories.iter().map(|path| Subject::named(path)).collect::<Result<Vec<_>>>()?;
     if wanted.contains(&BenchSubject::Directfs) {
         subjects.push(Subject::directfs("directfs", &arguments.image_in, arguments.always_flush)?);
     }
     for (kind, found, what) in [
-        (BenchSubject::Tmpfs, Subject::tmpfs as fn() -> Option<Result<Subject>>, "tmpfs: no writable tmpfs was found"),
-        (BenchSubject::Disk, Subject::disk, "the disk: no writable directory on a disk was found"),
+        (
+            BenchSubject::Tmpfs,
+            &Subject::tmpfs as &dyn Fn() -> Option<Result<Subject>>,
+            "tmpfs: no writable tmpfs was found",
+        ),
+        (BenchSubject::Disk, &Subject::disk, "the disk: no writable directory on a disk was found"),
+        (BenchSubject::Journaled, &journaled, "an image on the disk: no writable directory on a disk was found"),
         (
             BenchSubject::Eatmydata,
-            Subject::disk_without_syncs,
+            &Subject::disk_without_syncs,
             "the disk under eatmydata: there is no program eatmydata, or no writable directory on a disk",
         ),
     ] {
@@ -209,13 +215,12 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
 
 /// The subjects of what waits for the disk, and the reason if there is no disk.
 fn durable_subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
-    let Some((disk, directory)) = Subject::disk().zip(Subject::disk_directory()) else {
+    let always_flush = arguments.always_flush;
+    let Some((disk, on_disk)) = Subject::disk().zip(Subject::journaled(always_flush)) else {
         return Ok((Vec::new(), vec!["what waits for the disk: no writable directory on a disk was found".to_owned()]));
     };
-    let always_flush = arguments.always_flush;
-    let on_disk = Subject::directfs("directfs, journaled", &directory, always_flush)?;
     let in_memory = Subject::directfs("directfs, in memory", &arguments.image_in, always_flush)?;
-    Ok((vec![on_disk, disk?, in_memory], Vec::new()))
+    Ok((vec![on_disk?, disk?, in_memory], Vec::new()))
 }
 
 /// [`measure_section`] for what waits for the disk: the note says how long threads waited for the

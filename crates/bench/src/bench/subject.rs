@@ -75,6 +75,11 @@ impl Subject {
         })
     }
 
+    /// DirectFS with its image on the disk, if a directory on one is writable.
+    pub fn journaled(always_flush: bool) -> Option<Result<Subject>> {
+        Subject::disk_directory().map(|directory| Subject::directfs("directfs, journaled", &directory, always_flush))
+    }
+
     /// A mount of an image in this directory.
     pub fn mount(name: &str, at: &Path, options: &str) -> Result<Subject> {
         let scratch = Scratch::beside_others(at, "mount")?;
@@ -107,7 +112,7 @@ impl Subject {
     }
 
     /// A writable directory on a disk, if there is one.
-    pub fn disk_directory() -> Option<PathBuf> {
+    fn disk_directory() -> Option<PathBuf> {
         let here = std::env::current_dir().ok();
         let places = [std::env::temp_dir(), PathBuf::from("/var/tmp")].into_iter().chain(here);
         places.into_iter().find(|place| DISK_KINDS.contains(&kind_of(place).as_str()) && may_write(place))
