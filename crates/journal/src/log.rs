@@ -1,4 +1,4 @@
-//! The log: opening, recovery and checkpoints.
+//! The log: opening, recovery, which ends at a chunk that does not verify, and checkpoints.
 
 use crate::chunk::{CHUNK_BYTES_MIN, ChunkHeader};
 use crate::disk::{Disk, DiskError};

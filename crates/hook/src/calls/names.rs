@@ -75,7 +75,7 @@ pub fn by_path(call: &mut Call<'_>, by: PathArguments, act: PathAction<'_>) -> R
     walk_inside(server, inside, by.directory(&arguments), length, &mut host, act)
 }
 
-/// `by_path` for the path in the thread's buffer. `theirs` does the call if the path is the host's;
+/// `by_path` for the path in the thread's buffer. `host` does the call if the path is the host's;
 /// it receives the path, with a zero byte, if it was rewritten.
 pub fn walk_path(
     call: &mut Call<'_>,
