@@ -330,13 +330,14 @@ impl<M: Memory> Attempt<'_, M> {
         let dram = Arc::new(found.open_region(self.file, self.path)?);
         let options = self.attach_options()?;
         let shared_path = found.path();
+        let refused = |reason: &str| cannot_share(self.path, &shared_path, reason.to_owned());
+        let other_version = "it was made by another version of this program, or is not ready";
+        // Before anything else is read from it, which checks the version.
+        let secret = engine::directory_secret(&dram_region(&dram)).map_err(|_| refused(other_version))?;
         let memory = match found.open_working(self.file, self.path)? {
             Some(working) => self.working_memory(working, &dram, &options.image, &shared_path)?,
             None => self.shared_memory(&dram)?,
         };
-        let refused = |reason: &str| cannot_share(self.path, &shared_path, reason.to_owned());
-        let other_version = "it was made by another version of this program, or is not ready";
-        let secret = engine::directory_secret(&dram_region(&dram)).map_err(|_| refused(other_version))?;
         let runtime = found.enter(secret, self.path)?;
         let liveness = Liveness::shared(runtime.description().as_raw_fd());
         let fs = Fs::attach_shared(self.region(&memory), dram_region(&dram), &PLATFORM, liveness, &options);

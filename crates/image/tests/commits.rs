@@ -237,6 +237,23 @@ fn a_journal_of_another_image_is_refused() {
 }
 
 #[test]
+fn an_image_that_another_version_of_the_program_uses_is_refused_as_such() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    let names = fs::read_dir(disk.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+    let region = names.map(|path| path.join("region")).find(|region| region.exists()).unwrap();
+    let region = File::options().read(true).write(true).open(region).unwrap();
+    // The version is the second word of the DRAM region.
+    let mut version = [0];
+    region.read_exact_at(&mut version, 8).unwrap();
+    region.write_all_at(&[version[0] + 1], 8).unwrap();
+    let refused = Image::open(&disk.path, &disk.options).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("made by another version of this program"), "{refused}");
+    region.write_all_at(&version, 8).unwrap();
+    assert_eq!(image.close().unwrap(), Closed::Last);
+}
+
+#[test]
 fn an_image_whose_file_lost_its_end_acknowledges_nothing() {
     let disk = Disk::new(CommitPolicy::WhenSynced);
     let image = disk.open();
