@@ -193,9 +193,14 @@ pub fn run(source: &Path, rounds: u64, timer_ns: u64) -> Outcomes {
     prepare(rounds)?;
     let mut environment = vec![("CC".into(), if tree::has("cc") { "cc".into() } else { PathBuf::new() })];
     environment.extend(toolchain());
-    let amount = rounds.to_string();
-    let with_amount = |words: &'static [&'static str]| -> Vec<&str> {
-        words.iter().map(|word| if *word == "ROUNDS" { amount.as_str() } else { word }).collect()
+    let (amount, python) = (rounds.to_string(), interpreter());
+    let filled_in = |words: &'static [&'static str]| -> Vec<&str> {
+        let filled_in = |word: &&'static str| match *word {
+            "ROUNDS" => amount.as_str(),
+            "python3" => python.as_str(),
+            word => word,
+        };
+        words.iter().map(filled_in).collect()
     };
     workers::run(Workers::ONE, timer_ns, &|member: &mut Member| {
         for step in STEPS {
@@ -206,10 +211,10 @@ pub fn run(source: &Path, rounds: u64, timer_ns: u64) -> Outcomes {
                 continue;
             }
             for words in step.before {
-                run_program(&with_amount(words), source, &environment)?;
+                run_program(&filled_in(words), source, &environment)?;
             }
             member.phase(what, |_| {
-                let usage = run_program(&with_amount(step.words), source, &environment)?;
+                let usage = run_program(&filled_in(step.words), source, &environment)?;
                 let (user_ns, system_ns) = (Some(usage.user_ns), Some(usage.system_ns));
                 Ok(PhaseResult { calls: 1, user_ns, system_ns, ..PhaseResult::default() })
             })?;
@@ -232,6 +237,14 @@ fn lack_of(need: &str) -> Option<String> {
     import.args(["-c", &format!("import {module}")]).stderr(Stdio::null());
     let is_there = import.status().is_ok_and(|status| status.success());
     (!is_there).then(|| format!("the module {module} of python3 is not installed"))
+}
+
+/// The program of Python itself. `python3` may be a script that looks for it, and starts more
+/// programs than the work that is measured.
+fn interpreter() -> String {
+    let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let path = output.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    if path.trim().is_empty() { "python3".to_owned() } else { path.trim().to_owned() }
 }
 
 /// Where a toolchain of rustup is, and the caches of programs, which get another home directory.
