@@ -53,6 +53,9 @@ const GROUPS_TRIED: u64 = 4;
 /// allocated, unlike those of unused groups. A higher value wastes memory of an image in memory; a
 /// lower one gives shorter runs to files that want long ones.
 const REVISIT_FREE_BLOCKS: u32 = GROUP_BLOCKS as u32 / 2;
+/// Blocks are scarce when fewer than this, and than this share of the image, are left.
+const SCARCE_BLOCKS: u64 = 1024;
+const SCARCE_SHARE: u64 = 32;
 
 /// Owner word of blocks of dentries and inodes.
 pub(crate) const OWNED_PERMANENTLY: u64 = 1 << 61;
@@ -420,6 +423,17 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         let kept = if left < least { 0 } else { left };
         self.free_blocks(BlockRun { first: run.first + kept, count: run.count - kept })?;
         if kept == 0 { Err(Error::NoSpace) } else { Ok(BlockRun { first: run.first, count: kept }) }
+    }
+
+    /// Whether so few blocks are left that other threads may soon find none.
+    #[inline]
+    pub(crate) fn are_blocks_scarce(self) -> bool {
+        let kept = self.owner.fs.reserved_blocks + self.owner.fs.spare_blocks;
+        let few = kept + SCARCE_BLOCKS.min(self.owner.fs.blocks() / SCARCE_SHARE);
+        // The group that this thread allocates from usually has more.
+        let group = self.owner.slot.group.load(Relaxed).max(1) - 1;
+        let own = self.owner.fs.dram.group(group).map_or(0, |group| u64::from(group.free.load(Relaxed)));
+        own < few && self.blocks_free_to(few).is_ok_and(|free| free < few)
     }
 
     /// The free blocks, or a smaller number that is at least `enough`. The search begins where

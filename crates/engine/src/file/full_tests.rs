@@ -263,3 +263,27 @@ fn threads_go_on_side_by_side_on_a_full_image() {
         thread.release(root, 1);
     }
 }
+
+#[test]
+fn the_space_of_a_file_that_one_thread_removes_is_at_once_another_threads() {
+    const LENGTH: u64 = 10 * BLOCK_BYTES;
+    for size in SIZES {
+        let image = new_image(size, 0);
+        let fs = Attached::new(&image).expect("attaches");
+        let (removes, writes) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+        let root = writes.root().expect("a root");
+        for name in ["first", "second"] {
+            removes.release(file_of(&removes, root, name, LENGTH), 1);
+        }
+        fill(&writes, root, Fill::Data);
+        for name in ["first", "second"] {
+            removes.unlink(root, name.as_bytes(), |_| Ok(())).expect("removes");
+            let written = make(&writes, root, &format!("after {name}"));
+            let node = written.expect("the name has space");
+            // The name may take blocks, too.
+            let content = [b'n'; LENGTH as usize / 2];
+            assert_eq!(writes.files().write(node, 0, &content), Ok(content.len()), "{size} bytes, {name}");
+            writes.release(node, 1);
+        }
+    }
+}
