@@ -39,19 +39,26 @@ pub struct Bars {
     pub rows: Vec<Row>,
 }
 
-/// Values from elsewhere beside those of the bars: each is a line across its bar.
-#[derive(Debug, Clone)]
+/// Values beside those of the bars, on the chart's scale, by row and system as in the chart.
+#[derive(Debug, Clone, Default)]
 pub struct Marks {
-    /// What they are, for the legend.
+    /// What the values are, for the legend.
     pub name: String,
-    /// By row and system, as in the chart; on the chart's scale.
+    /// Values from elsewhere: each is a line across its bar.
     pub values: Vec<Vec<Option<f64>>>,
+    /// The least and the greatest of repeated measurements: each is a whisker along its bar.
+    pub ranges: Vec<Vec<Option<[f64; 2]>>>,
 }
 
 impl Marks {
     fn of_row(&self, row: usize) -> impl Iterator<Item = (usize, f64)> {
         let values = self.values.get(row).into_iter().flatten().enumerate();
         values.filter_map(|(at, value)| Some((at, value.filter(|value| value.is_finite())?)))
+    }
+
+    fn ranges_of_row(&self, row: usize) -> impl Iterator<Item = (usize, [f64; 2])> {
+        let ranges = self.ranges.get(row).into_iter().flatten().enumerate();
+        ranges.filter_map(|(at, range)| Some((at, range.filter(|ends| ends.iter().all(|end| end.is_finite()))?)))
     }
 }
 
@@ -99,7 +106,7 @@ const PICTURE: Layout = Layout { class: "", width: 400, left: 4, labels_above: t
 impl Bars {
     /// The chart as an element of a page. Systems without any value are not in the legend.
     pub fn html(&self, palette: &Palette) -> String {
-        self.marked(palette, &Marks { name: String::new(), values: Vec::new() })
+        self.marked(palette, &Marks::default())
     }
 
     /// The chart with further values as marks. Needs [`Scale::OfAllRows`].
@@ -145,7 +152,7 @@ impl Bars {
                 let _ = root.draw(&Rectangle::new(square, palette.colour(system).filled()));
                 let _ = root.draw(&Text::new(system.clone(), (x + BAR_HEIGHT + 5, y + 6), style(&INK)));
             }
-            self.draw_rows(&root, layout, palette, &Marks { name: String::new(), values: Vec::new() }, head_height);
+            self.draw_rows(&root, layout, palette, &Marks::default(), head_height);
             let _ = root.present();
         }
         let head = format!("<svg role=\"img\" aria-label=\"{}\" ", escape(&self.summary));
@@ -178,12 +185,18 @@ impl Bars {
         mut top: i32,
     ) {
         let marked = (0..self.rows.len()).flat_map(|row| marks.of_row(row)).map(|(_, value)| value);
-        let of_all = self.rows.iter().flat_map(Row::lengths).chain(marked).fold(0.0, f64::max);
+        let ends = (0..self.rows.len()).flat_map(|row| marks.ranges_of_row(row)).map(|(_, [_, most])| most);
+        let of_all = self.rows.iter().flat_map(Row::lengths).chain(marked).chain(ends).fold(0.0, f64::max);
         for (index, row) in self.rows.iter().enumerate() {
             let longest = if self.scale == Scale::OfAllRows { of_all } else { row.longest() };
             // Writing to a string cannot fail.
-            let _ = row.draw(root, layout, (top, longest), |at| palette.colour(&self.systems[at]));
+            let ends = marks.ranges_of_row(index).fold(vec![0.0; row.values.len()], |mut ends, (at, [_, most])| {
+                ends[at] = most;
+                ends
+            });
+            let _ = row.draw(root, layout, (top, longest), &ends, |at| palette.colour(&self.systems[at]));
             let _ = row.mark(root, layout, (top, longest), marks.of_row(index));
+            let _ = row.whiskers(root, layout, (top, longest), marks.ranges_of_row(index));
             top += layout.height_of(row);
         }
     }
@@ -220,11 +233,32 @@ impl Row {
         Ok(())
     }
 
+    /// Draws a thin line with two ends along the bar of each range.
+    fn whiskers<B: DrawingBackend>(
+        &self,
+        root: &DrawingArea<B, plotters::coord::Shift>,
+        layout: &Layout,
+        (top, longest): (i32, f64),
+        ranges: impl Iterator<Item = (usize, [f64; 2])>,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        let top = if layout.labels_above { top + LABEL_HEIGHT } else { top };
+        for (at, ends) in ranges {
+            let middle = top + at as i32 * BAR_STEP + BAR_HEIGHT / 2;
+            let [low, high] = ends.map(|end| layout.at(end, longest));
+            root.draw(&PathElement::new(vec![(low, middle), (high, middle)], INK.stroke_width(1)))?;
+            for x in [low, high] {
+                root.draw(&PathElement::new(vec![(x, middle - 3), (x, middle + 3)], INK.stroke_width(1)))?;
+            }
+        }
+        Ok(())
+    }
+
     fn draw<B: DrawingBackend>(
         &self,
         root: &DrawingArea<B, plotters::coord::Shift>,
         layout: &Layout,
         (mut top, longest): (i32, f64),
+        whisker_ends: &[f64],
         colour: impl Fn(usize) -> RGBColor,
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         if layout.labels_above {
@@ -236,7 +270,7 @@ impl Row {
             let style = text(12, &INK).pos(Pos::new(HPos::Right, VPos::Center));
             root.draw(&Text::new(self.label.clone(), (layout.left - 8, middle), style))?;
         }
-        for at in 0..self.values.len() {
+        for (at, end) in whisker_ends.iter().enumerate() {
             let Some((length, words)) = self.value(at) else { continue };
             let y = top + at as i32 * BAR_STEP;
             let right = layout.at(*length, longest).max(layout.left + 1);
@@ -248,7 +282,8 @@ impl Row {
                 }
             }
             let style = text(11, &DIM).pos(Pos::new(HPos::Left, VPos::Center));
-            root.draw(&Text::new(words.clone(), (right + 5, y + BAR_HEIGHT / 2), style))?;
+            let after = layout.at(*end, longest).max(right);
+            root.draw(&Text::new(words.clone(), (after + 5, y + BAR_HEIGHT / 2), style))?;
         }
         Ok(())
     }
@@ -323,7 +358,11 @@ mod tests {
         chart.scale = Scale::OfAllRows;
         let without = chart.html(&palette);
         assert!(!without.contains("the paper"));
-        let marks = |value| Marks { name: "the <paper>".into(), values: vec![vec![None, Some(value), None]] };
+        let marks = |value| Marks {
+            name: "the <paper>".into(),
+            values: vec![vec![None, Some(value), None]],
+            ..Marks::default()
+        };
         let seen = read_back(&chart.marked(&palette, &marks(60.0)), "wide");
         assert!((seen[0].1 * 2.0 - 438.0).abs() < 2.0, "the mark at 60 fills the row: {seen:?}");
         let page = chart.marked(&palette, &marks(15.0));
@@ -337,6 +376,22 @@ mod tests {
             page.contains("stroke=\"#222222\"") && dark.contains("svg [stroke=\"#222222\"]{stroke:#dddddd}"),
             "{dark}"
         );
+    }
+
+    #[test]
+    fn a_whisker_reaches_from_the_least_to_the_greatest_value_beside_the_texts() {
+        let palette = Palette::new(["ours", "theirs", "a disk"]);
+        let mut chart = chart(vec![Some((20.0, "20".into())), None, None]);
+        chart.scale = Scale::OfAllRows;
+        let ranges = |ends| Marks { ranges: vec![vec![Some(ends), None, None]], ..Marks::default() };
+        let page = chart.marked(&palette, &ranges([10.0, 40.0]));
+        // The wide drawing has 438 pixels from 290 on for values up to 40.
+        for line in ["points=\"400,7 728,7", "points=\"400,4 400,10", "points=\"728,4 728,10"] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
+        assert!((read_back(&page, "wide")[0].1 - 219.0).abs() < 2.0, "the bar has the scale of the whisker");
+        let odd = chart.marked(&palette, &ranges([f64::NAN, 40.0]));
+        assert_eq!(odd, chart.html(&palette), "half a range is none");
     }
 
     #[test]

@@ -27,6 +27,23 @@ pub struct Line {
     pub system: String,
     /// Points: numbers of the horizontal axis in ascending order, with values.
     pub points: Vec<(f64, f64)>,
+    /// The least and the greatest of repeated measurements at some places, drawn as whiskers.
+    pub ranges: Vec<(f64, [f64; 2])>,
+    /// Whether the line is dashed: values of a model.
+    pub is_dashed: bool,
+}
+
+impl Line {
+    /// A line through points that were measured once.
+    pub fn new(system: String, points: Vec<(f64, f64)>) -> Line {
+        Line { system, points, ranges: Vec::new(), is_dashed: false }
+    }
+}
+
+impl Line {
+    fn whiskers(&self) -> impl Iterator<Item = (f64, [f64; 2])> {
+        self.ranges.iter().copied().filter(|(_, ends)| ends.iter().all(|end| end.is_finite()))
+    }
 }
 
 impl Lines {
@@ -46,7 +63,8 @@ impl Lines {
     ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         let is_finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
         let points = || self.lines.iter().flat_map(|line| line.points.iter().filter(is_finite));
-        let highest = points().map(|point| point.1).fold(f64::MIN_POSITIVE, f64::max);
+        let ends = self.lines.iter().flat_map(Line::whiskers).map(|(_, [_, most])| most);
+        let highest = points().map(|point| point.1).chain(ends).fold(f64::MIN_POSITIVE, f64::max);
         let mut places: Vec<f64> = points().map(|point| point.0).collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
@@ -77,7 +95,15 @@ impl Lines {
         for line in &self.lines {
             let colour = palette.colour(&line.system);
             let points = line.points.iter().filter(is_finite).map(|point| (place_of(point.0), point.1));
-            chart.draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))?;
+            match line.is_dashed {
+                true => drop(chart.draw_series(DashedLineSeries::new(points, 5, 4, colour.stroke_width(2)))?),
+                false => drop(chart.draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))?),
+            }
+            let whisker = |(place, ends): (f64, [f64; 2])| {
+                let place = place_of(place);
+                PathElement::new(ends.map(|end| (place, end)).to_vec(), colour.stroke_width(1))
+            };
+            chart.draw_series(line.whiskers().map(whisker))?;
         }
         root.present()
     }
@@ -88,7 +114,10 @@ mod tests {
     use super::*;
 
     fn plot(points: Vec<(f64, f64)>) -> String {
-        let line = Line { system: "ours".into(), points };
+        drawn(Line::new("ours".into(), points))
+    }
+
+    fn drawn(line: Line) -> String {
         let plot = Lines {
             title: "create & close".into(),
             lines: vec![line],
@@ -107,6 +136,18 @@ mod tests {
             assert!(page.contains(place), "{place}: {page}");
         }
         assert!(page.contains("create &amp; close"), "{page}");
+    }
+
+    #[test]
+    fn a_whisker_is_on_the_scale_and_a_model_has_dashes_and_no_points() {
+        let line = || Line::new("ours".into(), vec![(1.0, 5.0), (2.0, 5.0)]);
+        let measured = drawn(line());
+        let with_range = drawn(Line { ranges: vec![(1.0, [4.0, 50.0]), (2.0, [f64::NAN, 1.0])], ..line() });
+        let lines = |page: &str| page.matches("<polyline").count();
+        assert_eq!(lines(&with_range), lines(&measured) + 1, "{with_range}");
+        assert!(with_range.contains("40 ns") && !measured.contains("40 ns"), "the axis has room for it: {with_range}");
+        let model = drawn(Line { is_dashed: true, ..line() });
+        assert!(!model.contains("<circle") && lines(&model) > lines(&measured) + 5, "{model}");
     }
 
     #[test]

@@ -261,7 +261,7 @@ fn circumstances(arguments: &Experiments) -> Circumstances {
     let mut facts = vec![
         ("machine".to_owned(), machine()),
         ("kernel".to_owned(), kernel),
-        ("DirectFS".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ("DirectFS".to_owned(), format!("{}, {}", env!("CARGO_PKG_VERSION"), revision())),
         ("command".to_owned(), std::env::args().collect::<Vec<_>>().join(" ")),
         ("date".to_owned(), date()),
         ("sizes".to_owned(), if arguments.quick { QUICK } else { "full" }.to_owned()),
@@ -272,6 +272,30 @@ fn circumstances(arguments: &Experiments) -> Circumstances {
         facts.push(("load at the end".to_owned(), meaning));
     }
     Circumstances { facts }
+}
+
+/// The revision of the sources, as far as git knows it and this program is not older.
+fn revision() -> String {
+    let unknown = || "revision unknown".to_owned();
+    let git = |arguments: &[&str]| {
+        let sources = env!("CARGO_MANIFEST_DIR");
+        let output = Command::new("git").args(["-C", sources]).args(arguments).stderr(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(text)
+    };
+    let built = std::env::current_exe().and_then(std::fs::metadata).and_then(|file| file.modified()).ok();
+    let built = built.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
+    let Some((id, committed)) = git(&["log", "-1", "--format=%h %ct"]).and_then(|line| {
+        let (id, time) = line.split_once(' ')?;
+        Some((id.to_owned(), time.parse::<u64>().ok()?))
+    }) else {
+        return unknown();
+    };
+    match (committed > built, git(&["status", "--porcelain", "--untracked-files=no"])) {
+        (false, Some(changes)) if changes.is_empty() => format!("revision {id}"),
+        (false, Some(_)) => format!("revision {id} with changes"),
+        _ => unknown(),
+    }
 }
 
 /// The date in UTC.

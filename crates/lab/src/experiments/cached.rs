@@ -72,7 +72,7 @@ pub const CACHED_FILE: Experiment = Experiment {
                 let (row, subject) = (row.clone(), subject.name().to_owned());
                 findings.measures.push(Measure { row, subject, paper, here: vec![Some(*value)] });
             }
-            series.push(Series { name: subject.name().to_owned(), values: values.into_iter().map(Some).collect() });
+            series.push(Series::new(subject.name(), values.into_iter().map(Some).collect()));
         }
         findings.measures.sort_by_key(|measure| labels.iter().position(|row| *row == measure.row));
         let of = |subject| findings.here(SUM, subject, 0).unwrap_or(f64::NAN);
@@ -85,9 +85,8 @@ pub const CACHED_FILE: Experiment = Experiment {
             reason: "The lab's dentry and inode have the fields that its layer uses, a kernel's have those of all file systems. The paper's 128 bytes are the cachelet alone.".to_owned(),
         });
         findings.notes.extend(kernel_note());
-        let paper = |(name, bytes): &(&str, f64)| Series {
-            name: (*name).to_owned(),
-            values: labels.iter().map(|row| (row == SUM).then_some(*bytes)).collect(),
+        let paper = |(name, bytes): &(&str, f64)| {
+            Series::new(name, labels.iter().map(|row| (row == SUM).then_some(*bytes)).collect())
         };
         findings.plots.push(Plot {
             title: "Memory for a cached file".to_owned(),

@@ -337,8 +337,8 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
         let known =
             |row: &&str| BYVFS_PAPER.iter().chain(&warm).find(|(name, _)| name == row).map(|(_, less)| 100.0 - less);
         plot.paper = vec![
-            Series { name: "NOVA".to_owned(), values: rows.iter().map(|row| known(row).map(|_| 100.0)).collect() },
-            Series { name: "ByVFS".to_owned(), values: rows.iter().map(known).collect() },
+            Series::new("NOVA", rows.iter().map(|row| known(row).map(|_| 100.0)).collect()),
+            Series::new("ByVFS", rows.iter().map(known).collect()),
         ];
         findings.plots.push(plot);
         findings.notes.extend(lines_notes(&measured, &BYVFS_SUBJECTS, &BYVFS_SUBJECTS, &rows));
@@ -417,8 +417,7 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
             (0..MEMORIES.len()).map(of).collect(),
             "A warm stat under the VFS layer costs less here than in a kernel, which also checks hooks, counts references and copies the path.".to_owned(),
         ));
-        let values = |subject: &str| rows.iter().map(|row| findings.here(row, subject, 0)).collect();
-        let series = |name: &str| Series { name: name.to_owned(), values: values(name) };
+        let series = |name: &str| findings.series(&rows, name, 0);
         findings.plots.push(Plot {
             title: "Time per call with and without the VFS".to_owned(),
             unit: "µs".to_owned(),

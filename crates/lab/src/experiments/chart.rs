@@ -1,7 +1,7 @@
 //! Plots of the report, drawn by the crate charts: bars with the paper's values as marks, lines,
 //! and heat maps.
 
-use super::findings::{HeatMap, Plot, Series};
+use super::findings::{HeatMap, Plot, Range, Series};
 use charts::{Bars, Heat, Line, Lines, Marks, Palette, Row, Scale, escape};
 
 /// Subjects with one colour in all plots; the others of a plot follow.
@@ -85,7 +85,14 @@ fn bars(plot: &Plot) -> String {
     let paper =
         |name: &str, at: usize| plot.paper.iter().find(|series| series.name == name).and_then(|it| value(it, at));
     let marks = (0..plot.x_labels.len()).map(|at| plot.here.iter().map(|series| paper(&series.name, at)).collect());
-    chart.marked(&palette(plot), &Marks { name: "the paper".to_owned(), values: marks.collect() })
+    let range = |series: &Series, at: usize| Some(ends(series.ranges.get(at).copied().flatten()?));
+    let ranges = (0..plot.x_labels.len()).map(|at| plot.here.iter().map(|series| range(series, at)).collect());
+    let (name, values) = ("the paper".to_owned(), marks.collect());
+    chart.marked(&palette(plot), &Marks { name, values, ranges: ranges.collect() })
+}
+
+fn ends(range: Range) -> [f64; 2] {
+    [range.least, range.most]
 }
 
 /// A label's number, else its position.
@@ -103,6 +110,14 @@ fn lines(plot: &Plot) -> String {
             .enumerate()
             .filter_map(|(at, (label, value))| Some((place(at, label), (*value)?)))
             .collect(),
+        ranges: plot
+            .x_labels
+            .iter()
+            .zip(&series.ranges)
+            .enumerate()
+            .filter_map(|(at, (label, range))| Some((place(at, label), ends((*range)?))))
+            .collect(),
+        is_dashed: series.is_modelled,
     };
     let here = plot.here.iter().map(|series| line(series, series.name.clone()));
     let chart = Lines {
@@ -120,7 +135,7 @@ mod tests {
     use super::*;
 
     fn plot(lines: bool) -> Plot {
-        let series = |name: &str, value| Series { name: name.to_owned(), values: vec![Some(value), None] };
+        let series = |name: &str, value| Series::new(name, vec![Some(value), None]);
         Plot {
             title: "<script>".to_owned(),
             unit: "µs".to_owned(),
@@ -152,7 +167,7 @@ mod tests {
     #[test]
     fn a_subject_has_one_colour_whatever_the_others_of_a_plot_are() {
         let of_nova = |others: &[&str]| {
-            let series = |name: &&str| Series { name: (*name).to_owned(), values: vec![Some(1.0)] };
+            let series = |name: &&str| Series::new(name, vec![Some(1.0)]);
             let page = html(&Plot { here: others.iter().map(series).collect(), paper: Vec::new(), ..plot(false) });
             let legend = page.split("<span>").find(|entry| entry.contains(">NOVA<")).expect("its entry");
             legend.split("fill=").nth(1).and_then(|rest| rest.get(..9)).expect("a colour").to_owned()

@@ -1,7 +1,7 @@
 //! Applications with files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9,
 //! SoupFS Fig. 5), Postmark (SoupFS Fig. 4).
 
-use super::findings::{Claim, Findings, Measure, Plot, Series, more};
+use super::findings::{Claim, Findings, Measure, Plot, Range, more};
 use super::loops::{Clock, Random, Watch, append, read_file, read_once, write_file};
 use super::machine::{Machine, Plan, Result, Subject, machine};
 use super::recorded::{Work, image_of};
@@ -360,10 +360,7 @@ fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
     let mut labels: Vec<String> = findings.measures.iter().map(|measure| measure.row.clone()).collect();
     labels.dedup();
     let (memory, basis) = findings.plotted();
-    let series = |subject: &Subject| Series {
-        name: subject.name().to_owned(),
-        values: labels.iter().map(|row| findings.here(row, subject.name(), memory)).collect(),
-    };
+    let series = |subject: &Subject| findings.series(&labels, subject.name(), memory);
     let here = subjects.iter().map(series).collect();
     Plot {
         title: title.to_owned(),
@@ -551,21 +548,20 @@ pub const DIRECTFS_FIGURE_8: Experiment = Experiment {
             machines.push(machine);
         }
         for kib in FIGURE_8_KIB {
-            let mut most = vec![vec![[0.0f64; 2]; FIGURE_8_SUBJECTS.len()]; MEMORIES.len()];
-            for (delays, most) in MEMORIES.iter().zip(&mut most) {
+            let mut all = vec![vec![[Range::NONE; 2]; FIGURE_8_SUBJECTS.len()]; MEMORIES.len()];
+            for (delays, all) in MEMORIES.iter().zip(&mut all) {
                 bench.step(&format!("{kib} KiB, {}", memory_name(*delays)))?;
                 for _ in 0..bench.rounds() {
-                    for (machine, most) in machines.iter_mut().zip(most.iter_mut()) {
+                    for (machine, all) in machines.iter_mut().zip(all.iter_mut()) {
                         let rates = small_files(&mut **machine, *delays, figure_8_files(bench.size), kib << 10)?;
-                        most.iter_mut().zip(rates).for_each(|(most, rate)| *most = most.max(rate));
+                        all.iter_mut().zip(rates).for_each(|(range, rate)| *range = range.with(Range::of([rate])));
                     }
                 }
             }
             for (which, letter) in ["r", "w"].into_iter().enumerate() {
                 for (index, subject) in FIGURE_8_SUBJECTS.iter().enumerate() {
-                    let here = most.iter().map(|memory| Some(memory[index][which])).collect();
-                    let (row, subject) = (format!("{kib} KiB {letter}"), subject.name().to_owned());
-                    findings.measures.push(Measure { row, subject, paper: None, here });
+                    let rates = all.iter().map(|memory| memory[index][which]).collect();
+                    findings.add_rates(&format!("{kib} KiB {letter}"), subject.name(), rates);
                 }
             }
         }

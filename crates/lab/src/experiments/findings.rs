@@ -115,6 +115,41 @@ pub struct Series {
     pub name: String,
     /// Values, one per position on the axis.
     pub values: Vec<Option<f64>>,
+    /// Ranges of the rounds of these values; empty if nothing was repeated.
+    pub ranges: Vec<Option<Range>>,
+    /// Whether a model gives the values.
+    pub is_modelled: bool,
+}
+
+impl Series {
+    /// Values that do not differ between rounds.
+    pub fn new(name: &str, values: Vec<Option<f64>>) -> Series {
+        Series { name: name.to_owned(), values, ranges: Vec::new(), is_modelled: false }
+    }
+}
+
+/// The least and the greatest of a measurement's rounds. Virtual time has none: its rounds agree.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Range {
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub most: f64,
+}
+
+impl Range {
+    /// The range of no rounds.
+    pub const NONE: Range = Range { least: f64::INFINITY, most: f64::NEG_INFINITY };
+
+    /// The range of some rounds.
+    pub fn of(rounds: impl IntoIterator<Item = f64>) -> Range {
+        rounds.into_iter().fold(Range::NONE, |range, value| range.with(Range { least: value, most: value }))
+    }
+
+    /// The range of these rounds and of those.
+    pub fn with(self, other: Range) -> Range {
+        Range { least: self.least.min(other.least), most: self.most.max(other.most) }
+    }
 }
 
 /// The basis of most plots: the memory without delay.
@@ -167,6 +202,8 @@ pub struct Findings {
     pub plots: Vec<Plot>,
     /// Heat maps.
     pub maps: Vec<HeatMap>,
+    /// Ranges of the rounds by the clock, by row and subject, one per memory.
+    pub ranges: BTreeMap<(String, String), Vec<Range>>,
     /// What calls do, by row and subject.
     pub work: BTreeMap<(String, String), Work>,
     /// Further facts needed to interpret the numbers.
@@ -293,8 +330,23 @@ impl Claim {
         deciding.map(|index| self.verdict(self.here[index])).max()
     }
 
-    /// One sentence: whether the claim holds, where it does not, and why.
+    /// Whether the claim holds, where it does not, and why.
     pub fn sentence(&self, memories: &[Medium]) -> String {
+        let judgement = self.judgement(memories);
+        match self.explanation(memories) {
+            None => judgement,
+            Some(reason) => format!("{judgement} {reason}"),
+        }
+    }
+
+    /// The reason, where the claim does not simply hold.
+    pub fn explanation(&self, memories: &[Medium]) -> Option<&str> {
+        let needs_one = self.decision(memories).is_some_and(|verdict| verdict != Verdict::Holds);
+        Some(&self.reason[..]).filter(|reason| needs_one && !reason.is_empty())
+    }
+
+    /// One sentence: whether the claim holds, and where it does not.
+    pub fn judgement(&self, memories: &[Medium]) -> String {
         let deciding = (0..self.here.len()).filter(|index| self.decides(memories, *index));
         let judged: Vec<_> = deciding
             .map(|index| (self.medium(memories, index), self.here[index], self.verdict(self.here[index])))
@@ -321,10 +373,7 @@ impl Claim {
         if let Some(first) = sentence.get(..1).map(str::to_uppercase) {
             sentence.replace_range(..1, &first);
         }
-        match &self.reason[..] {
-            "" => format!("{sentence}."),
-            reason => format!("{sentence}. {reason}"),
-        }
+        sentence + "."
     }
 }
 
@@ -341,7 +390,17 @@ impl Findings {
     pub fn new(unit: &'static str, memories: &[Delays]) -> Findings {
         let (measures, claims, plots, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let memories = memories.iter().copied().map(Medium::Emulated).collect();
-        Findings { unit, memories, measures, claims, plots, maps: Vec::new(), work: BTreeMap::new(), notes }
+        Findings {
+            unit,
+            memories,
+            measures,
+            claims,
+            plots,
+            maps: Vec::new(),
+            ranges: BTreeMap::new(),
+            work: BTreeMap::new(),
+            notes,
+        }
     }
 
     /// Adds columns in virtual time, of which the paper's machine decides.
@@ -421,6 +480,23 @@ impl Findings {
         measure.here.get(memory).copied().flatten()
     }
 
+    /// Adds a row of rates by the clock: the greatest of the rounds counts.
+    pub fn add_rates(&mut self, row: &str, subject: &str, rates: Vec<Range>) {
+        let here = rates.iter().map(|range| Some(range.most)).collect();
+        self.measures.push(Measure { row: row.to_owned(), subject: subject.to_owned(), paper: None, here });
+        self.ranges.insert((row.to_owned(), subject.to_owned()), rates);
+    }
+
+    /// A subject's values in some rows with a memory, for a plot.
+    pub fn series<R: AsRef<str>>(&self, rows: &[R], subject: &str, memory: usize) -> Series {
+        let range = |row: &R| self.ranges.get(&(row.as_ref().to_owned(), subject.to_owned()))?.get(memory).copied();
+        let ranges = rows.iter().map(range).collect();
+        Series {
+            ranges,
+            ..Series::new(subject, rows.iter().map(|row| self.here(row.as_ref(), subject, memory)).collect())
+        }
+    }
+
     /// The paper's value.
     pub fn paper(&self, row: &str, subject: &str) -> Option<f64> {
         self.measures.iter().find(|measure| measure.row == row && measure.subject == subject)?.paper
@@ -455,16 +531,13 @@ impl Findings {
     pub fn relative_plot(&self, title: &str, rows: &[&str], subjects: &[&str], base: &str) -> Plot {
         let share = |value: Option<f64>, base: Option<f64>| Some(100.0 * value? / base.filter(|base| *base > 0.0)?);
         let (memory, basis) = self.plotted();
-        let here = |subject: &&str| Series {
-            name: (*subject).to_owned(),
-            values: rows
-                .iter()
-                .map(|row| share(self.here(row, subject, memory), self.here(row, base, memory)))
-                .collect(),
+        let here = |subject: &&str| {
+            let of = |row: &&str| share(self.here(row, subject, memory), self.here(row, base, memory));
+            Series::new(subject, rows.iter().map(of).collect())
         };
-        let paper = |subject: &&str| Series {
-            name: (*subject).to_owned(),
-            values: rows.iter().map(|row| share(self.paper(row, subject), self.paper(row, base))).collect(),
+        let paper = |subject: &&str| {
+            let of = |row: &&str| share(self.paper(row, subject), self.paper(row, base));
+            Series::new(subject, rows.iter().map(of).collect())
         };
         let known = |series: &Series| series.values.iter().any(Option::is_some);
         Plot {

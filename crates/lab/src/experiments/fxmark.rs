@@ -4,7 +4,7 @@
 //! FxMark (Min et al., ATC 2016) is what later file systems for persistent memory are compared
 //! with. None of the three papers has these numbers in its text, so there are no claims.
 
-use super::findings::{Findings, MEASURED, Measure, Plot, Series};
+use super::findings::{Findings, MEASURED, Plot, Range};
 use super::loops::{Random, write_file};
 use super::machine::{Machine, Plan, Result, Subject, machine_for};
 use super::threads::{seconds, timed};
@@ -251,33 +251,23 @@ pub const FXMARK: Experiment = Experiment {
                         subject.name(),
                         memory_name(MEMORIES[0])
                     ))?;
-                    let mut most = 0.0f64;
+                    let mut rates = Vec::new();
                     for _ in 0..bench.rounds() {
                         machine.with(&mut |calls| crowd.prepare(calls))?;
-                        most = most.max(crowd.rate(&**machine)?);
+                        rates.push(crowd.rate(&**machine)?);
                         machine.with(&mut |calls| crowd.clear(calls))?;
                     }
-                    let subject = subject.name().to_owned();
-                    findings.measures.push(Measure {
-                        row: row(name, threads),
-                        subject,
-                        paper: None,
-                        here: vec![Some(most)],
-                    });
+                    findings.add_rates(&row(name, threads), subject.name(), vec![Range::of(rates)]);
                 }
             }
         }
         for &threads in &counts {
-            let labels = WORKLOADS.map(|(name, _, _)| name.to_owned()).to_vec();
-            let value = |name: &String, subject: Subject| findings.here(&row(name, threads), subject.name(), 0);
-            let series = |subject: Subject| Series {
-                name: subject.name().to_owned(),
-                values: labels.iter().map(|name| value(name, subject)).collect(),
-            };
+            let rows = WORKLOADS.map(|(name, _, _)| row(name, threads));
+            let series = |subject: Subject| findings.series(&rows, subject.name(), 0);
             let plot = Plot {
                 title: format!("FxMark's calls, {threads} threads"),
                 unit: findings.unit.to_owned(),
-                x_labels: labels.clone(),
+                x_labels: WORKLOADS.map(|(name, _, _)| name.to_owned()).to_vec(),
                 lines: false,
                 basis: MEASURED.to_owned(),
                 here: SUBJECTS.map(series).to_vec(),

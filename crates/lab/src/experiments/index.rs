@@ -1,7 +1,7 @@
 //! Time until names can be found: rebuilding the index of a large directory, and mounting after a
 //! crash.
 
-use super::findings::{Claim, Findings, Measure, Plot, Series};
+use super::findings::{Claim, Findings, Measure, Plot, Range, Series};
 use super::loops::Watch;
 use super::machine::{Machine, Plan, Subject, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
@@ -54,8 +54,8 @@ fn recovery(machine: &mut dyn Machine, delays: Delays) -> Result<f64> {
     Ok(ns)
 }
 
-/// The minimum of some rounds with each memory, in milliseconds per million names.
-fn measure(bench: &Bench<'_>, subject: Subject, count: u64, probe: Probe) -> Result<Vec<Option<f64>>> {
+/// Some rounds with each memory, in milliseconds per million names.
+fn measure(bench: &Bench<'_>, subject: Subject, count: u64, probe: Probe) -> Result<Vec<Range>> {
     bench.step(&format!("{count} names in {}", subject.name()))?;
     let mut machine = machine(subject, Plan::of_names(count))?;
     machine.with(&mut |calls| {
@@ -65,12 +65,12 @@ fn measure(bench: &Bench<'_>, subject: Subject, count: u64, probe: Probe) -> Res
     })?;
     let mut all = Vec::new();
     for delays in MEMORIES {
-        let mut least = f64::MAX;
+        let mut rounds = Vec::new();
         for _ in 0..bench.rounds().min(3) {
             bench.step(&format!("{}, {}", subject.name(), memory_name(delays)))?;
-            least = least.min(probe(&mut *machine, delays)?);
+            rounds.push(per_million(probe(&mut *machine, delays)?, count));
         }
-        all.push(Some(per_million(least, count)));
+        all.push(Range::of(rounds));
     }
     Ok(all)
 }
@@ -82,9 +82,10 @@ fn needs(size: Size) -> u64 {
 
 fn plot(findings: &Findings, title: &str, row: &str) -> Plot {
     let subjects: Vec<&str> = SUBJECTS.iter().map(|subject| subject.name()).collect();
-    let series = |memory: usize| Series {
-        name: memory_name(MEMORIES[memory]),
-        values: subjects.iter().map(|subject| findings.here(row, subject, memory)).collect(),
+    let series = |memory: usize| {
+        let each = subjects.iter().map(|subject| findings.series(&[row], subject, memory));
+        let (values, ranges) = each.map(|one| (one.values[0], one.ranges[0])).unzip();
+        Series { ranges, ..Series::new(&memory_name(MEMORIES[memory]), values) }
     };
     Plot {
         title: title.to_owned(),
@@ -101,9 +102,12 @@ fn run(bench: &Bench<'_>, probe: Probe, row: &str, paper: f64) -> Result<Finding
     let count = names(bench.size);
     let mut findings = Findings::new("ms per million names", &MEMORIES);
     for subject in SUBJECTS {
-        let here = measure(bench, subject, count, probe)?;
+        let ranges = measure(bench, subject, count, probe)?;
+        let here = ranges.iter().map(|range| Some(range.least)).collect();
         let paper = (subject == Subject::DirectFs).then_some(paper);
-        findings.measures.push(Measure { row: row.to_owned(), subject: subject.name().to_owned(), paper, here });
+        let (row, subject) = (row.to_owned(), subject.name().to_owned());
+        findings.ranges.insert((row.clone(), subject.clone()), ranges);
+        findings.measures.push(Measure { row, subject, paper, here });
     }
     findings.plots.push(plot(&findings, row, row));
     Ok(findings)

@@ -1,7 +1,7 @@
 //! The running kernel beside the lab's VFS layer: what the calibration of virtual time
 //! ([`crate::virtual_time::kernel`]) comes from.
 
-use super::findings::{Findings, MEASURED, Measure, Plot, Series};
+use super::findings::{Findings, MEASURED, Measure, Plot};
 use super::loops::{Act, Measured, Meter, Times, create, keep_least, measures, mkdir, per_call, rmdir, stat, unlink};
 use super::machine::{Failure, Machine, Plan, Result, Subject, machine};
 use super::recorded::{VirtualMeter, VirtualTimes, add_columns};
@@ -181,10 +181,7 @@ pub const KERNEL_CALLS: Experiment = Experiment {
         }
         let labels = CALLS.map(|(row, ..)| row.to_owned()).to_vec();
         let (memory, basis) = if bench.is_clocked() { (0, MEASURED.to_owned()) } else { findings.plotted() };
-        let series = |name: &str| Series {
-            name: name.to_owned(),
-            values: labels.iter().map(|row| findings.here(row, name, memory)).collect(),
-        };
+        let series = |name: &str| findings.series(&labels, name, memory);
         let here = vec![series(LINUX), series(SUBJECTS[0].name())];
         let (title, unit) = ("Time per warm call".to_owned(), "µs".to_owned());
         findings.plots.push(Plot { title, unit, x_labels: labels, lines: false, basis, here, paper: Vec::new() });

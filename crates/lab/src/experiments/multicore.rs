@@ -226,7 +226,7 @@ fn measure(
         bench.step(&format!("{}, {}, one and two threads measured", subject.name(), operation.name()))?;
         let mut rate = |threads| {
             let crowd = ThreadGroup { deed: operation, threads, one: &one, two: &two, order: &order };
-            site.measure(bench, &crowd, MEMORIES[0], 1)
+            site.measure(bench, &crowd, MEMORIES[0], 1).map(|range| range.most)
         };
         let mut rounds = Vec::new();
         for _ in 0..bench.size.pick(1, 2, 15) {
@@ -472,8 +472,10 @@ fn plot(findings: &Findings, operation: ThreadOperation) -> Plot {
     let at = |name: &str, count: usize| findings.here(&row(operation, count), name, 0);
     let counts: Vec<usize> =
         PROCESSORS.into_iter().filter(|count| at(Subject::DirectFs.name(), *count).is_some()).collect();
-    let series =
-        |name: &str| Series { name: name.to_owned(), values: counts.iter().map(|count| at(name, *count)).collect() };
+    let series = |name: &str| Series {
+        is_modelled: true,
+        ..Series::new(name, counts.iter().map(|count| at(name, *count)).collect())
+    };
     let others = match operation {
         ThreadOperation::Rename => &[LOCKED_LOG, RENAME_FLAG][..],
         ThreadOperation::Create => &[LOCKED_LOG],

@@ -123,10 +123,7 @@ fn add_shares(findings: &mut Findings, all: &[Vec<Parts>], steps: &[Step], part:
 }
 
 fn shares(findings: &Findings, title: &str, rows: &[&str], subjects: &[&str]) -> Plot {
-    let series = |subject: &&str| Series {
-        name: (*subject).to_owned(),
-        values: rows.iter().map(|row| findings.here(row, subject, 0)).collect(),
-    };
+    let series = |subject: &&str| findings.series(rows, subject, 0);
     Plot {
         title: title.to_owned(),
         unit: findings.unit.to_owned(),
@@ -183,7 +180,7 @@ pub const BYVFS_TABLE_1: Experiment = Experiment {
         }
         let rows = HITS_PAPER.map(|(row, _)| row);
         let mut plot = shares(&findings, "Names found in the VFS's caches", &rows, &["NOVA"]);
-        plot.paper = vec![Series { name: "NOVA".to_owned(), values: HITS_PAPER.map(|(_, hits)| Some(hits)).to_vec() }];
+        plot.paper = vec![Series::new("NOVA", HITS_PAPER.map(|(_, hits)| Some(hits)).to_vec())];
         findings.plots.push(plot);
         Ok(findings)
     },

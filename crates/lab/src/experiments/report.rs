@@ -84,7 +84,7 @@ th:first-child, td:first-child, th:nth-child(2), td:nth-child(2), .text { text-a
 .decides { font-weight: bold; } .wide { overflow-x: auto; }
 @media (max-width: 600px) { body { margin: 1em auto; padding: 0 0.5em; } th, td { padding: 2px 5px; } }
 details { margin: 1em 0; } summary { cursor: pointer; }
-.source { opacity: 0.75; }
+.source { opacity: 0.75; } .reasons { font-size: 13px; opacity: 0.85; }
 nav a { margin-right: 1em; }
 ";
 
@@ -108,7 +108,7 @@ pub struct Part {
 }
 
 /// First line of a kept part.
-const KEPT: &str = "part of a report, version 1";
+const KEPT: &str = "part of a report, version 2";
 
 impl Part {
     /// The part of an experiment, from its findings or from why it failed.
@@ -122,13 +122,14 @@ impl Part {
                     let heading = format!("<a href=\"#{0}\">{0}</a>", experiment.name);
                     let _ = write!(part.rows, "<tr class=\"of\"><th colspan=\"{columns}\">{heading}</th></tr>");
                 }
+                let reasons = Reasons::new(experiment.name, findings);
                 for claim in &findings.claims {
-                    row(&mut part.rows, findings, claim);
+                    row(&mut part.rows, findings, claim, &reasons.mark(claim));
                     let decision = claim.decision(&findings.memories);
                     let at = Verdict::ALL.iter().position(|(verdict, _)| Some(*verdict) == decision);
                     part.verdicts[at.unwrap_or(Verdict::ALL.len())] += 1;
                 }
-                section(&mut part.section, experiment, findings);
+                section(&mut part.section, experiment, findings, &reasons);
             }
             Err(failure) => {
                 part.has_failed = true;
@@ -275,11 +276,51 @@ fn summary(out: &mut String, all: &[Part]) {
         all.iter().filter(|part| part.columns == columns).for_each(|part| out.push_str(&part.rows));
         out.push_str("</tbody></table></div>");
     }
-    out.push_str("<p>Green holds, yellow goes the same way but not as far, red fails, blue goes far beyond the paper. Bold values decide: the paper's machine where there is one.</p>");
+    out.push_str("<p>Green holds, yellow goes the same way but not as far, red fails, blue goes far beyond the paper. Bold values decide: the paper's machine where there is one. A number leads to the reason. Whiskers in plots span the rounds by the clock; dashed lines are a model's.</p>");
 }
 
-fn row(out: &mut String, findings: &Findings, claim: &Claim) {
-    let _ = write!(out, "<tr><td>{}</td><td>{:.1} {}</td>", escaped(&claim.what), claim.paper, claim.unit.name());
+/// Why claims of an experiment do not simply hold: each reason once, as a footnote.
+struct Reasons<'f> {
+    experiment: &'static str,
+    memories: &'f [Medium],
+    all: Vec<&'f str>,
+}
+
+impl<'f> Reasons<'f> {
+    fn new(experiment: &'static str, findings: &'f Findings) -> Reasons<'f> {
+        let mut all: Vec<&str> = Vec::new();
+        for reason in findings.claims.iter().filter_map(|claim| claim.explanation(&findings.memories)) {
+            if !all.contains(&reason) {
+                all.push(reason);
+            }
+        }
+        Reasons { experiment, memories: &findings.memories, all }
+    }
+
+    /// The number of a claim's footnote, as a link; nothing for a claim that holds.
+    fn mark(&self, claim: &Claim) -> String {
+        let reason = claim.explanation(self.memories);
+        let at = reason.and_then(|reason| self.all.iter().position(|known| *known == reason));
+        at.map_or_else(String::new, |at| {
+            format!("<sup><a href=\"#{}-{number}\">{number}</a></sup>", self.experiment, number = at + 1)
+        })
+    }
+
+    fn write(&self, out: &mut String) {
+        if self.all.is_empty() {
+            return;
+        }
+        out.push_str("<ol class=\"reasons\">");
+        for (at, reason) in self.all.iter().enumerate() {
+            let _ = write!(out, "<li id=\"{}-{}\">{}</li>", self.experiment, at + 1, escaped(reason));
+        }
+        out.push_str("</ol>");
+    }
+}
+
+fn row(out: &mut String, findings: &Findings, claim: &Claim, mark: &str) {
+    let (what, unit) = (escaped(&claim.what), claim.unit.name());
+    let _ = write!(out, "<tr><td>{what}{mark}</td><td>{:.1} {unit}</td>", claim.paper);
     let span = if claim.here.len() == findings.memories.len() { 1 } else { findings.memories.len() };
     for (index, here) in claim.here.iter().enumerate() {
         let class = claim.class(index);
@@ -309,7 +350,7 @@ fn work(out: &mut String, findings: &Findings) {
     out.push_str("</tbody></table></div></details>");
 }
 
-fn section(out: &mut String, experiment: &Experiment, findings: &Findings) {
+fn section(out: &mut String, experiment: &Experiment, findings: &Findings, reasons: &Reasons<'_>) {
     let _ = write!(
         out,
         "<h2 id=\"{0}\">{0}: {1}</h2><p class=\"source\">{2}</p><p>{3}</p>",
@@ -327,15 +368,21 @@ fn section(out: &mut String, experiment: &Experiment, findings: &Findings) {
         }
     }
     findings.maps.iter().for_each(|map| out.push_str(&chart::heat(map)));
-    for claim in &findings.claims {
-        let _ = write!(
-            out,
-            "<p><b>{}</b>: paper {:.1} {}. {}</p>",
-            escaped(&claim.what),
-            claim.paper,
-            escaped(claim.unit.name()),
-            escaped(&claim.sentence(&findings.memories))
-        );
+    if !findings.claims.is_empty() {
+        out.push_str("<ul>");
+        for claim in &findings.claims {
+            let _ = write!(
+                out,
+                "<li><b>{}</b>: paper {:.1} {}. {}{}</li>",
+                escaped(&claim.what),
+                claim.paper,
+                escaped(claim.unit.name()),
+                escaped(&claim.judgement(&findings.memories)),
+                reasons.mark(claim)
+            );
+        }
+        out.push_str("</ul>");
+        reasons.write(out);
     }
     for note in &findings.notes {
         let _ = write!(out, "<p>{}</p>", escaped(note));
@@ -387,4 +434,38 @@ pub fn tsv(findings: &Findings) -> String {
         out.push('\n');
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_stands_once_and_every_claim_that_does_not_hold_leads_to_it() {
+        let claim = |what: &str, here, reason: &str| Claim::gain(what.into(), 50.0, vec![here], reason.into());
+        let mut findings = Findings::new("µs", &[super::super::MEMORIES[0]]);
+        findings.claims = vec![
+            claim("stat", 10.0, "Content & metadata."),
+            claim("open", 60.0, "Nobody reads this."),
+            claim("unlink", -5.0, "Freeing."),
+            claim("rmdir", 12.0, "Content & metadata."),
+        ];
+        let experiment = super::super::find("directfs-fig8").expect("it is in the catalogue");
+        let page = html(&Circumstances::default(), &[Part::new(experiment, Ok(&findings), 0.0)]);
+        for (reason, count) in [("Content &amp; metadata.", 1), ("Freeing.", 1), ("Nobody", 0)] {
+            assert_eq!(page.matches(reason).count(), count, "{reason}");
+        }
+        // Once in the table of claims, once in the experiment's section.
+        for (what, mark) in [("stat", "1"), ("unlink", "2"), ("rmdir", "1")] {
+            let link = format!("<sup><a href=\"#directfs-fig8-{mark}\">{mark}</a></sup>");
+            assert!(page.contains(&format!("<td>{what}{link}</td>")), "{what}: {page}");
+            assert!(
+                page.split(&format!("<b>{what}</b>"))
+                    .nth(1)
+                    .is_some_and(|rest| rest.split("</li>").next().is_some_and(|own| own.ends_with(&link))),
+                "{what}: {page}"
+            );
+        }
+        assert!(page.contains("<td>open</td>") && page.contains("id=\"directfs-fig8-2\""));
+    }
 }

@@ -189,11 +189,9 @@ pub const FIGURE_3: Experiment = Experiment {
             findings.claims.push(Claim { what: what.to_owned(), unit: Unit::Times, paper, here, sense, reason });
         }
         let first = if bench.is_clocked() { 0 } else { delays };
-        let series = |subject: &Subject| Series {
-            name: subject.name().to_owned(),
-            values: (first..first + FLUSH_DELAYS.len())
-                .map(|memory| findings.here("unlink", subject.name(), memory))
-                .collect(),
+        let series = |subject: &Subject| {
+            let columns = first..first + FLUSH_DELAYS.len();
+            Series::new(subject.name(), columns.map(|memory| findings.here("unlink", subject.name(), memory)).collect())
         };
         // The paper's text gives the ends of the lines of NOVA and PMFS.
         let plot = Plot {
@@ -204,7 +202,7 @@ pub const FIGURE_3: Experiment = Experiment {
             basis: if bench.is_clocked() { "measured here" } else { "virtual time" }.to_owned(),
             here: SUBJECTS.iter().map(series).collect(),
             paper: ["NOVA", "PMFS"]
-                .map(|name| Series { name: name.to_owned(), values: vec![Some(6.0), None, None, None, Some(18.0)] })
+                .map(|name| Series::new(name, vec![Some(6.0), None, None, None, Some(18.0)]))
                 .to_vec(),
         };
         findings.plots.push(plot);

@@ -2,7 +2,7 @@
 //!
 //! The machine has few processors, so two threads are compared with one.
 
-use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, Unit, less};
+use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Range, Sense, Unit, less};
 use super::loops::shuffled;
 use super::machine::{Machine, Plan, Result, Subject, directfs, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
@@ -252,15 +252,15 @@ impl Site {
         })
     }
 
-    /// The maximum rate of some rounds.
+    /// The rates of some rounds.
     pub(super) fn measure(
         &mut self,
         bench: &Bench<'_>,
         crowd: &ThreadGroup<'_>,
         delays: Delays,
         rounds: usize,
-    ) -> Result<f64> {
-        let mut most = 0.0f64;
+    ) -> Result<Range> {
+        let mut rates = Vec::new();
         for _ in 0..rounds {
             self.prepare(crowd)?;
             match crowd.deed {
@@ -272,10 +272,10 @@ impl Site {
                 let _ = calls.stat(b"/shared/nothing");
                 Ok(())
             })?;
-            most = most.max(crowd.rate(&*self.machine)?);
+            rates.push(crowd.rate(&*self.machine)?);
             bench.check_stop()?;
         }
-        Ok(most)
+        Ok(Range::of(rates))
     }
 }
 
@@ -297,10 +297,10 @@ fn run(bench: &Bench<'_>, subjects: &[Subject], deeds: &[ThreadOperation]) -> Re
                 let mut here = Vec::new();
                 for delays in MEMORIES {
                     bench.step(&format!("{}, {threads} threads, {name}, {}", operation.name(), memory_name(delays)))?;
-                    here.push(Some(site.measure(bench, &crowd, delays, bench.rounds().min(3))?));
+                    here.push(site.measure(bench, &crowd, delays, bench.rounds().min(3))?);
                 }
                 let row = format!("{}, {threads}", operation.name());
-                findings.measures.push(Measure { row, subject: name.to_owned(), paper: None, here });
+                findings.add_rates(&row, name, here);
             }
         }
         findings.plots.push(scaling(&findings, operation, subjects));
@@ -309,13 +309,8 @@ fn run(bench: &Bench<'_>, subjects: &[Subject], deeds: &[ThreadOperation]) -> Re
 }
 
 fn scaling(findings: &Findings, operation: ThreadOperation, subjects: &[Subject]) -> Plot {
-    let series = |subject: &Subject| Series {
-        name: subject.name().to_owned(),
-        values: THREADS
-            .iter()
-            .map(|threads| findings.here(&format!("{}, {threads}", operation.name()), subject.name(), 0))
-            .collect(),
-    };
+    let rows = THREADS.map(|threads| format!("{}, {threads}", operation.name()));
+    let series = |subject: &Subject| findings.series(&rows, subject.name(), 0);
     Plot {
         title: format!("{} in one directory, by threads", operation.name()),
         unit: findings.unit.to_owned(),

@@ -230,8 +230,8 @@ pub const BYVFS_FIGURE_4: Experiment = Experiment {
         let mut plot =
             findings.relative_plot("Time of programs, conventional VFS = 100 %", &rows, &["NOVA", "ByVFS"], "NOVA");
         plot.paper = vec![
-            Series { name: "NOVA".to_owned(), values: vec![Some(100.0); rows.len()] },
-            Series { name: "ByVFS".to_owned(), values: BYVFS_PAPER.map(|(_, less)| Some(100.0 - less)).to_vec() },
+            Series::new("NOVA", vec![Some(100.0); rows.len()]),
+            Series::new("ByVFS", BYVFS_PAPER.map(|(_, less)| Some(100.0 - less)).to_vec()),
         ];
         findings.plots.push(plot);
         Ok(findings)

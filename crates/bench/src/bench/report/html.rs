@@ -106,7 +106,7 @@ fn lines(
     format: fn(f64) -> String,
     points: impl Fn(usize) -> Vec<(f64, f64)>,
 ) -> Lines {
-    let line = |(at, system): (usize, &String)| Line { system: system.clone(), points: points(at) };
+    let line = |(at, system): (usize, &String)| Line::new(system.clone(), points(at));
     Lines {
         title: title.to_owned(),
         lines: systems.iter().enumerate().map(line).filter(|line| !line.points.is_empty()).collect(),
