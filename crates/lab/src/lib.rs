@@ -25,6 +25,7 @@ pub mod crash;
 pub mod directfs;
 pub mod error;
 pub mod experiments;
+pub mod host;
 pub mod inode;
 mod locks;
 pub mod mount;
@@ -36,5 +37,6 @@ pub mod soupfs;
 pub mod substrate;
 pub mod vfs;
 pub mod virtual_time;
+pub mod ycsb;
 
 pub use error::{Error, Result};

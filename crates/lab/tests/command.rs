@@ -119,6 +119,26 @@ fn jobs_make_one_report_and_an_interrupted_one_continues() {
 }
 
 #[test]
+fn a_workload_runs_in_a_new_directory_and_prints_its_rate() {
+    let directory = scratch();
+    for name in ["varmail", "fileserver", "webserver", "webproxy", "postmark", "ycsb-a", "ycsb-e"] {
+        let place = directory.path().join(name);
+        let run = || lab(&["workload", name, place.to_str().unwrap(), "--count", "50", "--turns", "20"]);
+        let done = run();
+        assert!(done.status.success(), "{name}: {}", stderr(&done));
+        let printed = stdout(&done);
+        assert!(printed.starts_with(&format!("{name} ")) && printed.contains("operations per second"), "{printed}");
+        assert!(fs::read_dir(&place).unwrap().count() > 0, "{name} left no file");
+        let again = run();
+        assert_eq!(again.status.code(), Some(1), "{name} would measure other files");
+        assert!(stderr(&again).contains("name a new directory"), "{}", stderr(&again));
+    }
+    let unknown = lab(&["workload", "ycsb-g", directory.path().join("g").to_str().unwrap()]);
+    assert!(!unknown.status.success() && stderr(&unknown).contains("ycsb-f"), "{}", stderr(&unknown));
+    assert!(!directory.path().join("g").exists(), "nothing was begun");
+}
+
+#[test]
 fn an_image_of_each_system_is_made_recognised_and_mounted() {
     if fuse::open_device().is_err() {
         eprintln!("\n*** SKIPPED: mounts of the lab's systems: /dev/fuse cannot be opened here ***\n");

@@ -35,6 +35,22 @@ fn every_experiment_measures_all_that_its_table_shows() {
     }
 }
 
+/// The claim is about this part of a mount, and a mount has others.
+#[test]
+fn the_scan_of_a_recovery_is_timed_alone_with_one_thread_and_with_all() {
+    let findings = tiny("directfs-recovery");
+    let ms = |row: &str| findings.here(row, "DirectFS", 0).unwrap_or_else(|| panic!("no {row}"));
+    let processors = std::thread::available_parallelism().expect("a number").get();
+    for threads in [1, processors] {
+        let row = format!("scan alone, {threads} threads");
+        assert!(ms(&row) > 0.0, "{row}");
+        assert!(findings.ranges.contains_key(&(row.clone(), "DirectFS".to_owned())), "{row} has no range");
+    }
+    let claim = &findings.claims[0];
+    let scan = ms(&format!("scan alone, {processors} threads"));
+    assert!((claim.here[0] - scan * processors as f64 / 24.0).abs() < 1e-9 * scan, "{claim:?}");
+}
+
 /// Images have one size on all machines, and space for each processor.
 #[test]
 fn no_experiment_ends_early_with_1_16_or_64_processors() {

@@ -41,6 +41,8 @@ pub enum Command {
     Mkfs(Mkfs),
     /// Mount an image of a system.
     Mount(Mount),
+    /// Run a workload of filebench or YCSB in a directory of any file system.
+    Workload(Workload),
 }
 
 /// Arguments of experiments.
@@ -138,6 +140,29 @@ pub struct Mount {
     /// Write one byte to standard output when the mount is ready, and leave the terminal.
     #[arg(long, hide = true, requires = "foreground")]
     pub announce: bool,
+}
+
+/// Arguments of `workload`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The workload runs as an ordinary program with one thread. The file system below DIR is measured:
+
+Examples:
+  lab workload varmail /dev/shm/new
+  lab workload ycsb-a /var/tmp/new --count 100000
+  directfs run IMAGE /data -- lab workload fileserver /data/new")]
+pub struct Workload {
+    /// varmail, fileserver, webserver, webproxy, postmark, or ycsb-a to ycsb-f (on a LevelDB).
+    pub workload: String,
+    /// A new directory for its files, which stay there.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Number of files or records at the beginning.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: u64,
+    /// Number of repetitions, or of operations of YCSB.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub turns: u64,
 }
 
 fn parse_system(name: &str) -> Result<SystemKind, String> {

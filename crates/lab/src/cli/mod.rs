@@ -5,6 +5,7 @@ mod experiments;
 pub mod interrupt;
 mod mkfs;
 mod mount;
+mod workload;
 
 use anyhow::{Result, bail};
 use arguments::{Arguments, Command};
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let code = match (&arguments.command, &arguments.experiments) {
         (Some(Command::Mkfs(arguments)), _) => mkfs::run(arguments).map(|()| ExitCode::SUCCESS)?,
+        (Some(Command::Workload(arguments)), _) => workload::run(arguments).map(|()| ExitCode::SUCCESS)?,
         (Some(Command::Mount(arguments)), _) => mount::run(arguments)?,
         (None, Some(arguments)) => experiments::run(arguments).map(|()| ExitCode::SUCCESS)?,
         (None, None) => bail!("no experiment is given; `lab list` shows all"),

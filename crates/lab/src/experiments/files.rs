@@ -1,138 +1,25 @@
 //! Applications with files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9,
-//! SoupFS Fig. 5), Postmark (SoupFS Fig. 4).
+//! SoupFS Fig. 5), Postmark (SoupFS Fig. 4). The applications are in [`super::filebench`].
 
+use super::filebench::{Application, ThreadFiles};
 use super::findings::{Claim, Findings, Measure, Plot, Range, more};
-use super::loops::{Clock, Random, Watch, append, read_file, read_once, write_file};
+use super::loops::{Clock, Watch, read_once, write_file};
 use super::machine::{Machine, Plan, Result, Subject, machine};
 use super::recorded::{Work, image_of};
 use super::recorded_calls::RecordedCalls;
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::ablation::Variant;
-use crate::calls::Calls;
 use crate::virtual_time::clock::Content;
 use crate::virtual_time::memories::{self, Memory};
 use crate::virtual_time::{Before, Recorder};
 use pmem::Delays;
 
-const IO_BYTES: usize = 1 << 20;
-/// An application: the operations that a thread repeats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Application {
-    /// filebench: a mail server, one directory, each mail synced.
-    Varmail,
-    /// filebench: many directories; whole files are written, appended to, read and removed.
-    FileServer,
-    /// Small files are created, removed, read and appended to.
-    Postmark,
-}
-
-impl Application {
-    const fn mean_bytes(self) -> u64 {
-        match self {
-            Application::Varmail => 16 << 10,
-            Application::FileServer => 128 << 10,
-            Application::Postmark => 8 << 10,
-        }
-    }
-
-    /// Number of directories.
-    const fn directories(self) -> u64 {
-        match self {
-            Application::Varmail => 1,
-            Application::FileServer => 20,
-            Application::Postmark => 10,
-        }
-    }
-
-    /// Operations (open, read, write, sync, close, remove ...) of one repetition, as filebench
-    /// counts them.
-    const fn operations(self) -> f64 {
-        match self {
-            Application::Varmail => 13.0,
-            Application::FileServer => 11.0,
-            Application::Postmark => 2.0,
-        }
-    }
-}
-
-/// A thread's files.
-struct ThreadFiles<'m> {
-    calls: &'m dyn Calls,
-    thread: u64,
-    paths: Vec<Vec<u8>>,
-    made: u64,
-    random: Random,
-    buffer: Vec<u8>,
-}
-
-impl ThreadFiles<'_> {
-    fn new_path(&mut self, application: Application) -> Vec<u8> {
-        self.made += 1;
-        let directory = self.made % application.directories();
-        format!("/d{directory}/thread{}-{:07}", self.thread, self.made).into_bytes()
-    }
-
-    fn make(&mut self, application: Application, sync: bool) -> Result<()> {
-        let path = self.new_path(application);
-        let length = self.random.about(application.mean_bytes()) as usize;
-        write_file(self.calls, &path, &self.buffer[..length], sync)?;
-        self.paths.push(path);
-        Ok(())
-    }
-
-    fn remove(&mut self) -> Result<()> {
-        let index = self.random.below(self.paths.len() as u64) as usize;
-        let path = self.paths.swap_remove(index);
-        Ok(self.calls.unlink(&path)?)
-    }
-
-    fn any(&mut self) -> usize {
-        self.random.below(self.paths.len() as u64) as usize
-    }
-
-    fn append(&mut self, mean: u64, sync: bool) -> Result<()> {
-        let (index, length) = (self.any(), self.random.about(mean) as usize);
-        append(self.calls, &self.paths[index], &self.buffer[..length], sync)
-    }
-
-    fn read(&mut self) -> Result<()> {
-        let index = self.any();
-        read_file(self.calls, &self.paths[index], &mut self.buffer)
-    }
-
-    fn turn(&mut self, application: Application) -> Result<()> {
-        match application {
-            Application::Varmail => {
-                self.remove()?;
-                self.make(application, true)?;
-                self.read()?;
-                self.append(16 << 10, true)?;
-                self.read()
-            }
-            Application::FileServer => {
-                self.make(application, false)?;
-                self.append(16 << 10, false)?;
-                self.read()?;
-                self.remove()?;
-                let index = self.any();
-                Ok(self.calls.stat(&self.paths[index]).map(drop)?)
-            }
-            Application::Postmark => {
-                self.make(application, false)?;
-                self.remove()?;
-                match self.random.below(2) {
-                    0 => self.read(),
-                    _ => self.append(2 << 10, false),
-                }
-            }
-        }
-    }
-}
-
 /// A subject with an application's files.
 struct Site {
     subject: Subject,
     application: Application,
+    /// Number of files at the beginning.
+    files: u64,
     machine: Box<dyn Machine>,
     paths: Vec<Vec<u8>>,
     /// Number of files that each thread ever created, for unique names.
@@ -157,16 +44,13 @@ impl Site {
         let mut paths = Vec::new();
         let mut made = vec![0; THREADS_MAX as usize];
         machine.with(&mut |calls| {
-            for number in 0..application.directories() {
-                calls.mkdir(format!("/d{number}").as_bytes(), 0o755)?;
-            }
-            let (random, buffer) = (Random(1), vec![7; IO_BYTES]);
-            let mut own = ThreadFiles { calls, thread: 0, paths: Vec::new(), made: 0, random, buffer };
-            (0..files).try_for_each(|_| own.make(application, false))?;
+            application.make_directories(calls, files)?;
+            let mut own = ThreadFiles::new(calls, (application, files), 0, 1);
+            (0..files).try_for_each(|_| own.add_file())?;
             (paths, made[0]) = (own.paths, own.made);
             Ok(())
         })?;
-        Ok(Site { subject, application, machine, paths, made })
+        Ok(Site { subject, application, files, machine, paths, made })
     }
 
     /// Thousands of operations per second. Each thread has its part of the files. One thread is
@@ -174,7 +58,7 @@ impl Site {
     /// it waited for a processor.
     fn rate(&mut self, delays: Delays, turns: u64, threads: u64) -> Result<f64> {
         self.machine.remount(delays)?;
-        let (application, machine) = (self.application, &*self.machine);
+        let (application, machine) = ((self.application, self.files), &*self.machine);
         let part = self.paths.len().div_ceil(threads as usize).max(1);
         let parts: Vec<Vec<Vec<u8>>> = self.paths.chunks(part).map(<[_]>::to_vec).collect();
         let begun = self.made.clone();
@@ -184,11 +68,10 @@ impl Site {
                 running.push(scope.spawn(move || {
                     let mut end = (paths, made, 0.0);
                     machine.with(&mut |calls| {
-                        let (random, buffer) = (Random(thread + 100), vec![7; IO_BYTES]);
-                        let (paths, made, _) = std::mem::take(&mut end);
-                        let mut own = ThreadFiles { calls, thread, paths, made, random, buffer };
+                        let mut own = ThreadFiles::new(calls, application, thread, thread + 100);
+                        (own.paths, own.made, _) = std::mem::take(&mut end);
                         let (clock, watch) = (Clock::start(), Watch::start());
-                        let done = (0..turns / threads).try_for_each(|_| own.turn(application));
+                        let done = (0..turns / threads).try_for_each(|_| own.turn());
                         let ns = if threads == 1 { watch.ns() } else { clock.ns() };
                         end = (own.paths, own.made, ns);
                         done
@@ -206,7 +89,7 @@ impl Site {
             self.made[thread] = made;
             most_ns = most_ns.max(ns);
         }
-        Ok((turns / threads * threads) as f64 * application.operations() * 1e6 / most_ns.max(1.0))
+        Ok((turns / threads * threads) as f64 * self.application.operations() * 1e6 / most_ns.max(1.0))
     }
 }
 
@@ -285,10 +168,9 @@ fn virtual_rates(bench: &Bench<'_>, subjects: &[Subject], application: Applicati
             for count in [filling, counted] {
                 recorder.take();
                 RecordedCalls::new(calls, &mut recorder).run(|calls| {
-                    let (random, buffer) = (Random(count + 100), vec![7; IO_BYTES]);
-                    let paths_now = std::mem::take(&mut paths);
-                    let mut own = ThreadFiles { calls, thread: 0, paths: paths_now, made, random, buffer };
-                    let done = (0..count).try_for_each(|_| own.turn(application));
+                    let mut own = ThreadFiles::new(calls, (application, files), 0, count + 100);
+                    (own.paths, own.made) = (std::mem::take(&mut paths), made);
+                    let done = (0..count).try_for_each(|_| own.turn());
                     (paths, made) = (own.paths, own.made);
                     done
                 })?;
@@ -387,7 +269,7 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
     name: "directfs-fig9",
     question: "What do applications gain?",
     source: "DirectFS, Fig. 9 and section V-D: filebench, 10,000 files, 1 to 16 threads",
-    method: "varmail: remove; create, write and sync; read; append and sync; read; with 16 KiB files in one directory. fileserver: create, append, read, remove, stat; with 128 KiB files in 20 directories (2,000 files in the full size). Written after filebench's descriptions; each thread has its own files. One and two threads, since there are two processors. _paper: Algorithm 1 as printed, see directfs-table2.",
+    method: "The operations, sizes (gamma distributed, 16 and 128 KiB on average) and trees of filebench's varmail.f and fileserver.f. varmail: remove; create, append, sync; read, append, sync; read; all in one directory. fileserver: create and write, append, read, remove, stat; 20 files in a directory, two levels deep (2,000 files in the full size). Each thread has its own files. One and two threads, since there are two processors. _paper: Algorithm 1 as printed, see directfs-table2.",
     is_alone: true,
     needs_bytes: |size| {
         let files = figure_9_files(size).min(2000);
@@ -471,7 +353,7 @@ pub const SOUPFS_FIGURE_4: Experiment = Experiment {
     name: "soupfs-fig4",
     question: "What does Postmark gain by soft updates?",
     source: "SoupFS, Fig. 4 and section 3: \"about 50 %\" above the other file systems",
-    method: "Transactions of one thread on small files (4 to 12 KiB) in ten directories: one file is created and one removed, then one is read or appended to. SoupFS's persister runs every 20 ms.",
+    method: "Transactions of one thread on small files (500 to 9,770 bytes, Postmark's own) in ten directories: one file is created and one removed, then one is read or appended to. SoupFS's persister runs every 20 ms.",
     is_alone: false,
     needs_bytes: soupfs_needs,
     run: |bench| {

@@ -81,7 +81,7 @@ const fn calls(size: Size) -> u64 {
 }
 
 /// Counts of threads: one, powers of two, and as many as there are processors.
-fn thread_counts() -> Vec<u64> {
+pub(super) fn thread_counts() -> Vec<u64> {
     let most = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let mut counts: Vec<u64> = (0..).map(|power| 1 << power).take_while(|count| *count < most).collect();
     counts.push(most);

@@ -96,9 +96,17 @@ impl Random {
         (value ^ (value >> 31)) % bound.max(1)
     }
 
-    /// About `mean`: between half and one and a half of it.
-    pub fn about(&mut self, mean: u64) -> u64 {
-        mean / 2 + self.below(mean)
+    /// A number above 0 and up to 1.
+    pub fn fraction(&mut self) -> f64 {
+        (self.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A gamma distributed number of a mean, with filebench's shape 1.5: an exponentially
+    /// distributed one, and half the square of a normally distributed one.
+    pub fn gamma(&mut self, mean: u64) -> u64 {
+        let (one, two, angle) = (self.fraction(), self.fraction(), self.fraction());
+        let half_square = -two.ln() * (std::f64::consts::TAU * angle).cos().powi(2);
+        ((half_square - one.ln()) * mean as f64 / 1.5) as u64
     }
 }
 

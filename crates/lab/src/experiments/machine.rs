@@ -187,9 +187,18 @@ pub trait Machine: Send + Sync {
     fn remount(&mut self, delays: Delays) -> Result<()>;
     /// The memory areas, for reports.
     fn named_memory(&self) -> Vec<NamedMemory>;
-    /// Simulates a crash of the process and mounts again. Returns the time of the mount in
-    /// nanoseconds, with recovery.
-    fn crash(&mut self, delays: Delays) -> Result<u64>;
+    /// Simulates a crash of the process and mounts again, with so many threads where recovery
+    /// shares its work.
+    fn crash(&mut self, delays: Delays, threads: usize) -> Result<Recovered>;
+}
+
+/// Nanoseconds of a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovered {
+    /// The whole mount.
+    pub mount_ns: u64,
+    /// The part in which all threads scan the image; none for systems without such a part.
+    pub scan_ns: Option<u64>,
 }
 
 /// Creates a machine with an empty file system, without delays.
@@ -309,10 +318,10 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for VfsMachine<P, N> {
         named_memory
     }
 
-    fn crash(&mut self, delays: Delays) -> Result<u64> {
+    fn crash(&mut self, delays: Delays, _threads: usize) -> Result<Recovered> {
         drop(self.vfs.take());
         self.slow_down(delays);
-        self.mount()
+        Ok(Recovered { mount_ns: self.mount()?, scan_ns: None })
     }
 }
 
@@ -326,6 +335,9 @@ struct DirectFsMachine {
     options: AttachOptions,
     ablation: Ablation,
 }
+
+/// Threads of a mount that is not measured.
+const THREADS: usize = 2;
 
 impl DirectFsMachine {
     fn new(plan: Plan, attaching: AttachOptions, ablation: Ablation) -> Result<DirectFsMachine> {
@@ -342,11 +354,11 @@ impl DirectFsMachine {
         let region = image.region(memory.clone())?;
         engine::mkfs(&region, &options)?;
         let mut machine = DirectFsMachine { fs: None, dram: None, image, memory, options: attaching, ablation };
-        machine.attach()?;
+        machine.attach(THREADS)?;
         Ok(machine)
     }
 
-    fn attach(&mut self) -> Result<u64> {
+    fn attach(&mut self, threads: usize) -> Result<Recovered> {
         let image = self.image.region(self.memory.clone())?;
         let options = &self.options;
         let layout = Fs::dram_layout(&image, options)?;
@@ -365,16 +377,19 @@ impl DirectFsMachine {
         };
         let recovery = Fs::attach_first(image, of_dram, &super::clock::PLATFORM, engine::Liveness::alone(), options)?
             .ablate(self.ablation)?;
+        let scan = Instant::now();
         std::thread::scope(|scope| {
             // With two workers the order of the index would depend on their speed.
-            let helper = (!held::is_fixed()).then(|| scope.spawn(|| recovery.work()));
+            let helpers = if held::is_fixed() { 0 } else { threads.saturating_sub(1) };
+            let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(|| recovery.work())).collect();
             recovery.work()?;
-            helper.map_or(Ok(()), |helper| helper.join().unwrap_or(Ok(())))
+            helpers.into_iter().try_for_each(|helper| helper.join().unwrap_or(Ok(())))
         })?;
+        let scan_ns = Some(scan.elapsed().as_nanos() as u64);
         self.fs = Some(recovery.finish()?.0);
-        let took_ns = start.elapsed().as_nanos() as u64;
+        let mount_ns = start.elapsed().as_nanos() as u64;
         self.dram = Some((dram, layout));
-        Ok(took_ns)
+        Ok(Recovered { mount_ns, scan_ns })
     }
 }
 
@@ -394,7 +409,7 @@ impl Machine for DirectFsMachine {
         if let Some(fs) = self.fs.take() {
             fs.detach_last()?;
         }
-        self.attach()?;
+        self.attach(THREADS)?;
         self.slow_down(delays);
         Ok(())
     }
@@ -408,10 +423,10 @@ impl Machine for DirectFsMachine {
         named_memory
     }
 
-    fn crash(&mut self, delays: Delays) -> Result<u64> {
+    fn crash(&mut self, delays: Delays, threads: usize) -> Result<Recovered> {
         drop(self.fs.take());
         self.slow_down(delays);
-        self.attach()
+        self.attach(threads)
     }
 }
 

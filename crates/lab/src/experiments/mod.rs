@@ -6,6 +6,7 @@
 //!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
 //!   calls, soupfs, threads, fxmark, files, trees, index: one module per workload; bare, timed,
 //!               loops, programs and parts serve them
+//!   filebench   the applications of `files` and of `lab workload`
 //!   cached      memory for a cached file
 //!   kernel      the running kernel beside the lab's VFS layer
 //!   sensitivity gains on machines between the papers'
@@ -31,6 +32,7 @@ pub mod cached;
 pub mod calls;
 pub mod chart;
 mod clock;
+pub mod filebench;
 pub mod files;
 pub mod findings;
 pub mod fxmark;
@@ -52,6 +54,7 @@ pub mod timed;
 pub mod trees;
 
 pub use findings::{Claim, Findings, Measure, Medium, Sense, Series};
+pub use loops::{Random, Watch};
 pub use machine::{Failure, Machine, Plan, Result, Subject, machine};
 
 use crate::virtual_time::memories::Memory;
