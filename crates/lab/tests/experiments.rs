@@ -3,8 +3,9 @@
 
 use lab::experiments::machine::machine_for;
 use lab::experiments::report::{Circumstances, Part, html, text, tsv};
-use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Plan, Size, Subject, Times, find};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Plan, Size, Subject, Times, find, machine};
 use lab::physical::assume_processors;
+use pmem::Delays;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
@@ -49,6 +50,14 @@ fn the_scan_of_a_recovery_is_timed_alone_with_one_thread_and_with_all() {
     let claim = &findings.claims[0];
     let scan = ms(&format!("scan alone, {processors} threads"));
     assert!((claim.here[0] - scan * processors as f64 / 24.0).abs() < 1e-9 * scan, "{claim:?}");
+
+    let of = |subject| {
+        let mut machine = machine(subject, Plan::of_names(100)).expect("a machine");
+        machine.crash(Delays::default(), 2).expect("a mount")
+    };
+    let directfs = of(Subject::DirectFs);
+    assert!(directfs.scan_ns.is_some_and(|ns| 0 < ns && ns < directfs.mount_ns), "{directfs:?}");
+    assert_eq!(of(Subject::Nova).scan_ns, None, "its recovery is one thread's");
 }
 
 /// Images have one size on all machines, and space for each processor.
