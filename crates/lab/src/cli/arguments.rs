@@ -150,7 +150,7 @@ The workload runs as an ordinary program with one thread. The file system below 
 Examples:
   lab workload varmail /dev/shm/new
   lab workload ycsb-a /var/tmp/new --count 100000
-  directfs run IMAGE /data -- lab workload fileserver /data/new")]
+  directfs run --image IMAGE -- lab workload fileserver NEW_DIR")]
 pub struct Workload {
     /// varmail, fileserver, webserver, webproxy, postmark, or ycsb-a to ycsb-f (on a LevelDB).
     pub workload: String,
