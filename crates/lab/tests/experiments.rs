@@ -122,6 +122,12 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
     assert!(text(experiment, &findings).contains("unlink"));
     assert_eq!(tsv(&findings).lines().count(), findings.measures.len() + 1);
     assert!(report.matches("unlink by delay").count() >= 2, "the plot has a heading and an accessible name");
+    let notes = |name| {
+        let (experiment, findings) = (find(name).expect("it is in the catalogue"), tiny(name));
+        html(&Circumstances::default(), &[Part::new(experiment, Ok(&findings), 1.0)]).matches("no numbers for").count()
+    };
+    assert_eq!(notes("directfs-fig3"), 1, "several plots of a paper that only draws them share one note");
+    assert_eq!(notes("fxmark"), 0, "none of the papers has these plots");
 }
 
 /// An image has one size on all machines, and as many lists of free blocks as there are processors.

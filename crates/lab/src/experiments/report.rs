@@ -110,6 +110,9 @@ pub struct Part {
 /// First line of a kept part.
 const KEPT: &str = "part of a report, version 2";
 
+/// Below the plots of an experiment whose paper has claims, but no values for all of the plots.
+const DRAWN_ONLY: &str = "<p class=\"source\">Plots without the paper's values: it gives no numbers for them. Those of its text are below.</p>";
+
 impl Part {
     /// The part of an experiment, from its findings or from why it failed.
     pub fn new(experiment: &Experiment, outcome: Result<&Findings, &str>, seconds: f64) -> Part {
@@ -361,11 +364,9 @@ fn section(out: &mut String, experiment: &Experiment, findings: &Findings, reaso
     );
     for plot in &findings.plots {
         out.push_str(&chart::html(plot));
-        if plot.paper.is_empty() {
-            out.push_str(
-                "<p class=\"source\">The paper gives this as a drawing only; the numbers of its text are below.</p>",
-            );
-        }
+    }
+    if !findings.claims.is_empty() && findings.plots.iter().any(|plot| plot.paper.is_empty()) {
+        out.push_str(DRAWN_ONLY);
     }
     findings.maps.iter().for_each(|map| out.push_str(&chart::heat(map)));
     if !findings.claims.is_empty() {
