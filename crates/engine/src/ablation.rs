@@ -184,8 +184,8 @@ impl<M: Memory> Thread<'_, M> {
     /// change by a store each. Of several writers at once, any may be the last.
     pub(crate) fn change_mode_as_printed(&self, cachelet: &Cachelet, changes: &Changes) -> Result<()> {
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        let changed_ns = self.stamp(cachelet);
-        let mut property = self.property_now(cachelet);
+        let changed_ns = self.cachelets().stamp(cachelet);
+        let mut property = self.cachelets().property_now(cachelet);
         property.change(|property| changes.apply(property, changed_ns));
         let sequence = cachelet.sequence.fetch_add(1, AcqRel).wrapping_add(1);
         let (number, generation) = (cachelet.number.load(Relaxed), cachelet.generation.load(Relaxed));

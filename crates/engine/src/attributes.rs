@@ -3,14 +3,14 @@
 //! Which time a change shows: [`crate::times`].
 
 use crate::backoff::Backoff;
-use crate::dram::{Cachelet, PLAIN};
+use crate::dram::{Cachelet, FLAG_DEAD, FLAG_EVICTED, PLAIN, References};
 use crate::error::{Corruption, Error, Result};
 use crate::file_flags::FileFlags;
 use crate::format::{FileKind, PROPERTY_ACCESS_LIST, Property};
 use crate::fs::{Fs, Node, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::fence;
-use pmem::Memory;
+use pmem::{Flushed, Memory};
 
 /// `st_size` of a directory: the length of its log would be meaningless to programs.
 const DIRECTORY_SIZE_BYTES: u64 = 4096;
@@ -254,11 +254,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             self.announce_flags()?;
         }
-        let mut property = self.property_now(cachelet);
-        let changed_ns = self.stamp(cachelet);
-        let entry_ns = changed_ns.max(self.least_in_entry(cachelet, &changes)?);
+        let mut property = self.cachelets().property_now(cachelet);
+        let changed_ns = self.cachelets().stamp(cachelet);
+        let entry_ns = changed_ns.max(self.cachelets().least_in_entry(cachelet, &changes)?);
         property.change(|property| changes.apply(property, entry_ns));
-        let mut flushed = self.commit_attributes(cachelet, &property)?;
+        let mut flushed = self.cachelets().commit_attributes(cachelet, &property)?;
         property.change(|property| property.changed_ns = changed_ns);
         if let Some(accessed_ns) = changes.accessed_ns {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
@@ -271,11 +271,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let Some(accessed_ns) = changes.accessed_ns {
             cachelet.accessed_ns.store(accessed_ns, Relaxed);
         }
-        self.publish_property(cachelet, &property);
+        self.cachelets().publish_property(cachelet, &property);
         if let Some(modified_ns) = changes.modified_ns {
             cachelet.modified_ns.store(modified_ns, Relaxed);
             match before.kind {
-                FileKind::Directory => self.touch_apart(cachelet, changed_ns),
+                FileKind::Directory => self.cachelets().touch_apart(cachelet, changed_ns),
                 _ => self.files().mark_times_set(cachelet),
             }
         }
@@ -294,7 +294,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// call returns, so fsync has nothing else to do in memory.
     pub fn sync(&self, node: Node) -> Result<()> {
         let cachelet = self.cachelet(node)?;
-        let flushed = self.write_back(cachelet)?;
+        let flushed = self.cachelets().write_back(cachelet)?;
         self.fs.pm.fence(flushed);
         if self.files().has_stores(cachelet) {
             self.files().flush_mapped(node, 0, u64::MAX)?;
@@ -304,7 +304,27 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// [`Thread::sync`] for all files.
     pub fn sync_all(&self) -> Result<()> {
-        self.write_back_all()
+        let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
+        let mut flushed = Flushed::nothing();
+        for index in 1..end as u32 {
+            let _pin = self.pin();
+            let cachelet = self.fs.dram.cachelet(index)?;
+            let number = cachelet.number.load(Acquire);
+            let gone = References::flag(FLAG_DEAD | FLAG_EVICTED);
+            if number == 0 || cachelet.references.load(Acquire) & gone != 0 {
+                continue;
+            }
+            flushed = flushed.and(self.cachelets().write_back(cachelet)?);
+            if self.files().has_stores(cachelet) {
+                let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+                // The file may have been removed meanwhile.
+                if self.files().has_stores(cachelet) {
+                    self.files().flush_blocks(cachelet, 0, u64::MAX)?;
+                }
+            }
+        }
+        self.fs.pm.fence(flushed);
+        Ok(())
     }
 
     /// Figures of the whole file system.

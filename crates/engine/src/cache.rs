@@ -18,6 +18,7 @@
 //! Decision: docs/decisions/files.md, "Access times and directories' counts are lazy".
 
 use crate::backoff::Backoff;
+use crate::components::Cachelets;
 use crate::dram::{
     Cachelet, DIRECTORY_LINKS, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
     PLAIN, References, RetiredKind,
@@ -25,8 +26,8 @@ use crate::dram::{
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, POINTER_CLEARED, Property, ROOT_INODE};
 use crate::fs::{Fs, Node, Thread};
-use crate::mindex::{Hit, NameHash, Target};
 use crate::property::load_property;
+use crate::slot_owner::SlotOwner;
 use crate::statistics::Event;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -99,7 +100,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Whether a cachelet is that of an inode, and still in use.
-    fn is_cachelet_of(&self, index: u32, number: u64) -> Result<bool> {
+    pub(crate) fn is_cachelet_of(&self, index: u32, number: u64) -> Result<bool> {
         if index == 0 {
             return Ok(false);
         }
@@ -121,14 +122,14 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Cachelets<'_, 'f, M> {
     /// The cachelet of an inode number; made if there is none. No reference is taken: the caller is
     /// pinned.
-    pub(crate) fn cachelet_of(&self, number: u64) -> Result<u32> {
-        let inode = self.fs.inode(number)?;
+    pub(crate) fn cachelet_of(self, number: u64) -> Result<u32> {
+        let inode = self.owner.fs.inode(number)?;
         for _ in 0..TRIES_MAX {
-            if let Some(index) = self.fs.cachelet_by_pointer(inode, number)? {
-                self.fs.record_found_by_number(inode, number)?;
+            if let Some(index) = self.owner.fs.cachelet_by_pointer(inode, number)? {
+                self.owner.fs.record_found_by_number(inode, number)?;
                 return Ok(index);
             }
             if let Some(index) = self.make_cachelet(inode, number)? {
@@ -140,13 +141,13 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another
     /// thread was faster.
-    fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
-        self.fs.pm.report_read(self.fs.pm.offset_of(inode), INODE_BYTES);
-        let before = match self.fs.untouched {
-            true => self.fs.dram.inode_links(number)?.load(Acquire) as u64,
+    fn make_cachelet(self, inode: &Inode, number: u64) -> Result<Option<u32>> {
+        self.owner.fs.pm.report_read(self.owner.fs.pm.offset_of(inode), INODE_BYTES);
+        let before = match self.owner.fs.untouched {
+            true => self.owner.fs.dram.inode_links(number)?.load(Acquire) as u64,
             false => inode.nv_pointer.load_acquire(),
         };
-        if self.fs.cachelet_by_pointer(inode, number)?.is_some() {
+        if self.owner.fs.cachelet_by_pointer(inode, number)?.is_some() {
             return Ok(None);
         }
         let generation = inode.generation(number).ok_or(Corruption::Inode(number))?;
@@ -157,8 +158,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !kind.is_some_and(|kind| property.size_fits(kind) && property.owners_fit()) {
             return Err(Corruption::Inode(number).into());
         }
-        let index = self.allocator().allocate_cachelet()?;
-        let cachelet = self.fs.dram.cachelet(index)?;
+        let index = self.owner.allocator().allocate_cachelet()?;
+        let cachelet = self.owner.fs.dram.cachelet(index)?;
         self.fill_cachelet(cachelet, inode, generation, &property, sequence);
         let accessed = inode.accessed_ns.load();
         let accessed = if accessed == 0 { inode.born_ns.load() } else { accessed };
@@ -172,38 +173,42 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         // No step in between: if the thread dies exactly here, the cachelet is lost until detach.
         // With the record, a reaper would free what others may have used and freed meanwhile.
-        self.slot.in_flight.cachelet.store(0, Release);
-        let published = match self.fs.untouched {
+        self.owner.slot.in_flight.cachelet.store(0, Release);
+        let published = match self.owner.fs.untouched {
             true => {
-                let pointer = self.fs.dram.inode_links(number)?;
+                let pointer = self.owner.fs.dram.inode_links(number)?;
                 pointer.compare_exchange(before as u32, index, AcqRel, Acquire).is_ok()
             }
-            false => self.fs.pm.exchange_volatile(&inode.nv_pointer, before, self.fs.nv_pointer(index)),
+            false => self.owner.fs.pm.exchange_volatile(&inode.nv_pointer, before, self.owner.fs.nv_pointer(index)),
         };
         if published {
             step();
-            self.fs.is_ready_when_published(cachelet);
-            self.count_event(Event::FileLoaded);
+            self.owner.fs.is_ready_when_published(cachelet);
+            self.owner.count_event(Event::FileLoaded);
             return Ok(Some(index));
         }
-        self.slot.in_flight.cachelet.store(index, Release);
+        self.owner.slot.in_flight.cachelet.store(index, Release);
         step();
         // It has had a number, so pinned threads may be looking at it.
-        self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
+        self.owner.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
         step();
-        self.slot.in_flight.cachelet.store(0, Release);
+        self.owner.slot.in_flight.cachelet.store(0, Release);
         Ok(None)
     }
 
     /// Clears the pointer to a cachelet that is being evicted, unless it already leads elsewhere.
-    pub(crate) fn clear_pointer(&self, cachelet: &Cachelet, index: u32) -> Result<()> {
-        let cleared = POINTER_CLEARED | self.fs.header()?.pointers_cleared.fetch_add(1, Relaxed);
-        if self.fs.untouched {
-            let pointer = self.fs.dram.inode_links(cachelet.number.load(Relaxed))?;
+    pub(crate) fn clear_pointer(self, cachelet: &Cachelet, index: u32) -> Result<()> {
+        let cleared = POINTER_CLEARED | self.owner.fs.header()?.pointers_cleared.fetch_add(1, Relaxed);
+        if self.owner.fs.untouched {
+            let pointer = self.owner.fs.dram.inode_links(cachelet.number.load(Relaxed))?;
             let _ = pointer.compare_exchange(index, cleared, AcqRel, Acquire);
         } else {
-            let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-            self.fs.pm.exchange_volatile(&inode.nv_pointer, self.fs.nv_pointer(index), self.fs.nv_pointer(cleared));
+            let inode = self.owner.fs.inode_at(cachelet.inode.load(Relaxed))?;
+            self.owner.fs.pm.exchange_volatile(
+                &inode.nv_pointer,
+                self.owner.fs.nv_pointer(index),
+                self.owner.fs.nv_pointer(cleared),
+            );
         }
         Ok(())
     }
@@ -211,7 +216,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Sets all fields of a cachelet that no other thread can see yet, except `references`,
     /// `accessed_ns` and `number`.
     pub(crate) fn fill_cachelet(
-        &self,
+        self,
         cachelet: &Cachelet,
         inode: &Inode,
         generation: u32,
@@ -233,7 +238,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.changed_ns.store(property.changed_ns, Relaxed);
         cachelet.lock.store(0, Relaxed);
         cachelet.waiters.store(0, Relaxed);
-        cachelet.inode.store(self.fs.pm.offset_of(inode), Relaxed);
+        cachelet.inode.store(self.owner.fs.pm.offset_of(inode), Relaxed);
         cachelet.sequence.store(sequence, Relaxed);
         cachelet.generation.store(generation, Relaxed);
         cachelet.dirty.store(0, Relaxed);
@@ -244,44 +249,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.version.store((cachelet.version.load(Relaxed) & !1).wrapping_add(2), Relaxed);
     }
 
-    /// The cachelet that a name leads to. The caller is pinned. Updates the name's entry in the
-    /// mindex.
-    pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
-        let index = self.cachelet_of_target(hit)?;
-        if hit.target != Target::Cachelet(index) {
-            self.check_kind(hit)?;
-            self.names().refine_entry(hash, hit.dentry_offset, index)?;
-        }
-        Ok(index)
-    }
-
-    /// Checks that a name and its inode have one kind. A listing reports it from the name alone,
-    /// and programs do not expect that a directory of a listing is a symbolic link. Neither word
-    /// changes while the caller is pinned.
-    fn check_kind(&self, hit: &Hit<'_>) -> Result<()> {
-        let named = hit.dentry.facts().map(|facts| facts.kind);
-        let kind = FileKind::from_bits(self.fs.inode(hit.dentry.number())?.kind.load());
-        if named.is_some() && named == kind { Ok(()) } else { Err(Corruption::Dentry(hit.dentry_offset).into()) }
-    }
-
-    /// [`Thread::cachelet_of_hit`] for a caller that holds the name's bucket.
-    pub(crate) fn cachelet_of_target(&self, hit: &Hit<'_>) -> Result<u32> {
-        let number = hit.dentry.number();
-        match hit.target {
-            Target::Cachelet(index) if self.fs.is_cachelet_of(index, number)? => Ok(index),
-            _ => self.cachelet_of(number),
-        }
-    }
-
     /// Whether a rename is changing the names of this file (paper III.E: lookups wait it out).
     #[inline]
-    pub(crate) fn is_renaming(&self, cachelet: &Cachelet) -> bool {
+    pub(crate) fn is_renaming(self, cachelet: &Cachelet) -> bool {
         cachelet.references.load(Acquire) & References::flag(FLAG_RENAMING) != 0
     }
 
     /// Takes a reference, unless the cachelet is dead.
     #[inline]
-    pub(crate) fn reference(&self, cachelet: &Cachelet) -> bool {
+    pub(crate) fn reference(self, cachelet: &Cachelet) -> bool {
         let before = cachelet.references.fetch_add(References::ONE_REFERENCE, AcqRel);
         if before & References::flag(FLAG_DEAD) == 0 {
             return true;
@@ -290,51 +266,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         false
     }
 
-    /// The root directory, with a reference.
-    pub fn root(&self) -> Result<Node> {
-        match self.node_once(ROOT_INODE, None) {
-            Err(Error::NoMemory) => self.node(ROOT_INODE, None),
-            found => found,
-        }
-    }
-
-    /// The file of an inode number, with a reference. With a generation, only if the inode has that
-    /// one.
-    pub fn node(&self, number: u64, generation: Option<u32>) -> Result<Node> {
-        self.retry_when_dram_full(|| self.node_once(number, generation))
-    }
-
-    /// Runs an operation again after an eviction if it found the DRAM region full. Not pinned.
-    pub(crate) fn retry_when_dram_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
-        let mut refills_left = REFILLS_MAX;
-        loop {
-            let result = operation();
-            if !matches!(result, Err(Error::NoMemory)) {
-                return result;
-            }
-            if self.maintenance().evict_some()? {
-                continue;
-            }
-            if refills_left == 0 || !self.maintenance().refill_cachelets()? {
-                return result;
-            }
-            refills_left -= 1;
-        }
-    }
-
     #[inline(never)]
-    fn node_once(&self, number: u64, generation: Option<u32>) -> Result<Node> {
-        let _pin = self.pin();
-        let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
+    fn node_once(self, number: u64, generation: Option<u32>) -> Result<Node> {
+        let _pin = self.owner.pin();
+        let inode = self.owner.fs.inode(number).map_err(|_| Error::NotFound)?;
         let mut backoff = Backoff::new();
         for _ in 0..TRIES_MAX {
             // The identity of a free number may be that of its last life. The root's is never free.
-            let is_taken = number == ROOT_INODE || self.fs.inode_is_taken(number)?;
+            let is_taken = number == ROOT_INODE || self.owner.fs.inode_is_taken(number)?;
             if !is_taken || inode.generation(number).is_none() {
                 return Err(Error::NotFound);
             }
             let index = self.cachelet_of(number)?;
-            let cachelet = self.fs.dram.cachelet(index)?;
+            let cachelet = self.owner.fs.dram.cachelet(index)?;
             if generation.is_some_and(|generation| generation != cachelet.generation.load(Relaxed)) {
                 return Err(Error::NotFound);
             }
@@ -346,37 +290,24 @@ impl<'f, M: Memory> Thread<'f, M> {
             if self.reference(cachelet) {
                 return Ok(Node { cachelet: index, number });
             }
-            backoff.pause(self.fs)?;
+            backoff.pause(self.owner.fs)?;
         }
         Err(Error::Busy)
     }
 
-    /// Whether a file that the caller has a reference to has lost its last name.
-    #[inline]
-    pub fn is_removed(&self, node: Node) -> bool {
-        self.cachelet(node)
-            .is_ok_and(|cachelet| cachelet.references.load(Acquire) & References::flag(FLAG_DELETED) != 0)
-    }
-
-    /// Takes one more reference to a node that the caller already references.
-    pub fn retain(&self, node: Node) -> Result<()> {
-        self.cachelet(node)?.references.fetch_add(References::ONE_REFERENCE, AcqRel);
-        Ok(())
-    }
-
-    /// Releases `count` references. The last one of a file without names frees it.
-    pub fn release(&self, node: Node, count: u32) {
+    /// See [`Thread::release`].
+    pub(crate) fn release(self, node: Node, count: u32) {
         self.release_from(node, count, || {});
     }
 
-    /// Releases a recorded reference.
-    pub fn release_recorded(&self, node: Node) {
-        self.release_from(node, 1, || self.unrecord_reference(node));
+    /// See [`Thread::release_recorded`].
+    pub(crate) fn release_recorded(self, node: Node) {
+        self.release_from(node, 1, || self.owner.unrecord_reference(node));
     }
 
     #[inline]
-    fn release_from(&self, node: Node, count: u32, unrecord: impl FnOnce()) {
-        let Ok(cachelet) = self.cachelet(node) else { return };
+    fn release_from(self, node: Node, count: u32, unrecord: impl FnOnce()) {
+        let Ok(cachelet) = self.owner.cachelet(node) else { return };
         let word = cachelet.references.load(Relaxed);
         if word & References::flag(FLAG_DELETED) != 0 {
             return self.release_last(node, cachelet, count, unrecord);
@@ -392,16 +323,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     #[cold]
-    fn release_last(&self, node: Node, cachelet: &'f Cachelet, count: u32, unrecord: impl FnOnce()) {
+    fn release_last(self, node: Node, cachelet: &'f Cachelet, count: u32, unrecord: impl FnOnce()) {
         let deleted = cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0;
         if deleted {
-            let _ = self.recycler().make_room();
+            let _ = self.owner.recycler().make_room();
         }
         // Has a reaper check whether this was the last one.
-        let intended = self.slot.intent.victim.load(Relaxed);
-        self.slot.intent.victim.store(node.cachelet, Relaxed);
+        let intended = self.owner.slot.intent.victim.load(Relaxed);
+        self.owner.slot.intent.victim.store(node.cachelet, Relaxed);
         step();
-        let pin = self.pin();
+        let pin = self.owner.pin();
         // No step in between: if the thread dies exactly here, the reference is lost until detach.
         unrecord();
         let before = References::from_word(cachelet.references.fetch_sub(count as u64, AcqRel));
@@ -412,46 +343,26 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.retire_if_unused(node.cachelet, cachelet);
         }
         drop(pin);
-        self.slot.intent.victim.store(intended, Release);
+        self.owner.slot.intent.victim.store(intended, Release);
         if last {
-            self.recycler().recycle_some();
+            self.owner.recycler().recycle_some();
         }
     }
 
-    /// Records a reference that the calling thread will release by [`Thread::release_recorded`]; if
-    /// it dies first, its reaper releases it. For references that live no longer than a call of the
-    /// layer above. If all records are in use, none is made, and a death then loses the reference.
-    #[inline]
-    pub fn record_reference(&self, node: Node) {
-        if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == 0) {
-            word.store(node.cachelet, Release);
-        }
-    }
-
-    /// Removes the record of a reference, which another owner takes over.
-    #[inline]
-    pub fn unrecord_reference(&self, node: Node) {
-        if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == node.cachelet) {
-            word.store(0, Release);
-        }
-    }
-
-    /// Turns a recorded reference into the mark of the layer above ([`Thread::set_held`]).
-    pub fn hold_recorded(&self, node: Node) -> Result<()> {
-        let cachelet = self.cachelet(node)?;
+    /// See [`Thread::hold_recorded`].
+    pub(crate) fn hold_recorded(self, node: Node) -> Result<()> {
+        let cachelet = self.owner.cachelet(node)?;
         // As in `release_from`: no step in between.
-        self.unrecord_reference(node);
+        self.owner.unrecord_reference(node);
         let flag = References::flag(FLAG_HELD);
         let held = |word: u64| Some(word.wrapping_sub(References::ONE_REFERENCE) | flag);
         let _ = cachelet.references.fetch_update(AcqRel, Relaxed, held);
         Ok(())
     }
 
-    /// Marks a file as held by the tables of the layer above, or clears the mark; idempotent. The
-    /// last user of a file without names frees it. Calls for one file must be serialised; to set
-    /// the mark the caller must have a reference.
-    pub fn set_held(&self, node: Node, held: bool) -> Result<()> {
-        let cachelet = self.cachelet(node)?;
+    /// See [`Thread::set_held`].
+    pub(crate) fn set_held(self, node: Node, held: bool) -> Result<()> {
+        let cachelet = self.owner.cachelet(node)?;
         let flag = References::flag(FLAG_HELD);
         if held {
             cachelet.references.fetch_or(flag, AcqRel);
@@ -463,13 +374,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         if cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0 {
-            self.recycler().make_room()?;
+            self.owner.recycler().make_room()?;
         }
         // Like `release_from`: has a reaper to check whether this was the last use.
-        let intended = self.slot.intent.victim.load(Relaxed);
-        self.slot.intent.victim.store(node.cachelet, Relaxed);
+        let intended = self.owner.slot.intent.victim.load(Relaxed);
+        self.owner.slot.intent.victim.store(node.cachelet, Relaxed);
         step();
-        let pin = self.pin();
+        let pin = self.owner.pin();
         let before = References::from_word(cachelet.references.fetch_and(!flag, AcqRel));
         step();
         let last = before.references == 0 && before.flags & FLAG_DELETED != 0;
@@ -477,33 +388,33 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.retire_if_unused(node.cachelet, cachelet);
         }
         drop(pin);
-        self.slot.intent.victim.store(intended, Release);
+        self.owner.slot.intent.victim.store(intended, Release);
         if last {
-            self.recycler().recycle_some();
+            self.owner.recycler().recycle_some();
         }
         Ok(())
     }
 
     /// Discards a file without a name that was made for an operation which failed. The only
     /// reference is the caller's. Pinned.
-    pub(crate) fn discard_unnamed(&self, node: Node) {
-        let Ok(cachelet) = self.cachelet(node) else { return };
+    pub(crate) fn discard_unnamed(self, node: Node) {
+        let Ok(cachelet) = self.owner.cachelet(node) else { return };
         let state = References { references: 0, links: 0, flags: FLAG_READABLE | FLAG_DELETED };
         cachelet.references.store(state.word(), Release);
         self.retire_if_unused(node.cachelet, cachelet);
-        self.clear_in_flight();
+        self.owner.clear_in_flight();
     }
 
     /// Releases one reference while pinned.
-    pub(crate) fn release_pinned(&self, node: Node) {
-        let Ok(cachelet) = self.cachelet(node) else { return };
+    pub(crate) fn release_pinned(self, node: Node) {
+        let Ok(cachelet) = self.owner.cachelet(node) else { return };
         cachelet.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
         self.retire_if_unused(node.cachelet, cachelet);
     }
 
     /// Retires the inode of a cachelet that has neither names nor references; one caller wins.
     /// Pinned.
-    pub(crate) fn retire_if_unused(&self, index: u32, cachelet: &Cachelet) {
+    pub(crate) fn retire_if_unused(self, index: u32, cachelet: &Cachelet) {
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
         if state.is_used() || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0 {
@@ -511,42 +422,26 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         // From before the cachelet is dead until it is in the queue, the slot records what it
         // reclaims.
-        let intended = self.slot.intent.victim.load(Relaxed);
-        self.slot.intent.victim.store(index, Relaxed);
+        let intended = self.owner.slot.intent.victim.load(Relaxed);
+        self.owner.slot.intent.victim.store(index, Relaxed);
         step();
-        let references = References::reclaimed_by(self.ticket());
+        let references = References::reclaimed_by(self.owner.ticket());
         let dead = References { references, flags: state.flags | FLAG_DEAD, ..state }.word();
         if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
             step();
-            self.recycler().retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
+            self.owner.recycler().retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
         }
-        self.slot.intent.victim.store(intended, Release);
-    }
-
-    /// Clears the record of in-flight allocations, which are owned by something now.
-    pub(crate) fn clear_in_flight(&self) {
-        self.clear_in_flight_except_cachelet();
-        self.slot.in_flight.cachelet.store(0, Release);
-    }
-
-    pub(crate) fn clear_in_flight_except_cachelet(&self) {
-        let in_flight = &self.slot.in_flight;
-        step();
-        in_flight.number.store(0, Release);
-        for index in 0..2 {
-            in_flight.dentries[index].store(0, Release);
-            in_flight.slots[index].store(0, Release);
-        }
+        self.owner.slot.intent.victim.store(intended, Release);
     }
 
     /// The attributes of a cachelet as one consistent set, without a lock. For a directory `root`
     /// and `blocks` are zero.
-    pub(crate) fn property(&self, cachelet: &Cachelet) -> Result<Property> {
+    pub(crate) fn property(self, cachelet: &Cachelet) -> Result<Property> {
         let mut backoff = Backoff::new();
         loop {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 1 {
-                backoff.pause(self.fs)?;
+                backoff.pause(self.owner.fs)?;
                 continue;
             }
             let property = load_property(cachelet);
@@ -559,7 +454,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Under the cachelet's lock, after the fence: publishes `property`. Its links are ignored:
     /// they are in the state word.
-    pub(crate) fn publish_property(&self, cachelet: &Cachelet, property: &Property) {
+    pub(crate) fn publish_property(self, cachelet: &Cachelet, property: &Property) {
         let is_directory = property.kind() == Some(FileKind::Directory);
         let version = cachelet.version.load(Relaxed);
         cachelet.version.store(version.wrapping_add(1), Relaxed);
@@ -585,13 +480,13 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Persists the lazily kept attributes of a cachelet: a directory's times and links, an access
     /// time. The caller fences.
-    pub(crate) fn write_back(&self, cachelet: &'f Cachelet) -> Result<Flushed> {
+    pub(crate) fn write_back(self, cachelet: &'f Cachelet) -> Result<Flushed> {
         let mut flushed = Flushed::nothing();
-        if self.fs.untouched || cachelet.number.load(Acquire) == 0 {
+        if self.owner.fs.untouched || cachelet.number.load(Acquire) == 0 {
             return Ok(flushed);
         }
         if cachelet.dirty.load(Acquire) & DIRTY != 0 {
-            let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+            let _held = self.owner.lock(&cachelet.lock, &cachelet.waiters)?;
             // Checked again: a cachelet that was evicted meanwhile has nothing to write, and
             // another one stands for the inode.
             if cachelet.dirty.fetch_and(!DIRTY, AcqRel) & DIRTY != 0 {
@@ -600,38 +495,122 @@ impl<'f, M: Memory> Thread<'f, M> {
                 flushed = self.commit_attributes(cachelet, &property)?;
             }
         }
-        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        let inode = self.owner.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let accessed = cachelet.accessed_ns.load(Relaxed) as u64;
         let known = inode.accessed_ns.load();
         if accessed != known && !(known == 0 && accessed == inode.born_ns.load()) {
             cachelet.dirty.fetch_and(!PLAIN, AcqRel);
-            flushed = flushed.and(self.fs.pm.flush(self.fs.pm.set64(&inode.accessed_ns, accessed)));
+            flushed = flushed.and(self.owner.fs.pm.flush(self.owner.fs.pm.set64(&inode.accessed_ns, accessed)));
         }
         Ok(flushed)
     }
+}
 
-    /// Persists the lazily kept attributes of all cachelets. For sync and detach.
-    pub(crate) fn write_back_all(&self) -> Result<()> {
-        let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
-        let mut flushed = Flushed::nothing();
-        for index in 1..end as u32 {
-            let _pin = self.pin();
-            let cachelet = self.fs.dram.cachelet(index)?;
-            let number = cachelet.number.load(Acquire);
-            let gone = References::flag(FLAG_DEAD | FLAG_EVICTED);
-            if number == 0 || cachelet.references.load(Acquire) & gone != 0 {
+impl<'f, M: Memory> Thread<'f, M> {
+    /// The root directory, with a reference.
+    pub fn root(&self) -> Result<Node> {
+        match self.cachelets().node_once(ROOT_INODE, None) {
+            Err(Error::NoMemory) => self.node(ROOT_INODE, None),
+            found => found,
+        }
+    }
+
+    /// The file of an inode number, with a reference. With a generation, only if the inode has that
+    /// one.
+    pub fn node(&self, number: u64, generation: Option<u32>) -> Result<Node> {
+        self.retry_when_dram_full(|| self.cachelets().node_once(number, generation))
+    }
+
+    /// Runs an operation again after an eviction if it found the DRAM region full. Not pinned.
+    pub(crate) fn retry_when_dram_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+        let mut refills_left = REFILLS_MAX;
+        loop {
+            let result = operation();
+            if !matches!(result, Err(Error::NoMemory)) {
+                return result;
+            }
+            if self.maintenance().evict_some()? {
                 continue;
             }
-            flushed = flushed.and(self.write_back(cachelet)?);
-            if self.files().has_stores(cachelet) {
-                let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-                // The file may have been removed meanwhile.
-                if self.files().has_stores(cachelet) {
-                    self.files().flush_blocks(cachelet, 0, u64::MAX)?;
-                }
+            if refills_left == 0 || !self.maintenance().refill_cachelets()? {
+                return result;
             }
+            refills_left -= 1;
         }
-        self.fs.pm.fence(flushed);
+    }
+
+    /// Whether a file that the caller has a reference to has lost its last name.
+    #[inline]
+    pub fn is_removed(&self, node: Node) -> bool {
+        self.cachelet(node)
+            .is_ok_and(|cachelet| cachelet.references.load(Acquire) & References::flag(FLAG_DELETED) != 0)
+    }
+
+    /// Takes one more reference to a node that the caller already references.
+    pub fn retain(&self, node: Node) -> Result<()> {
+        self.cachelet(node)?.references.fetch_add(References::ONE_REFERENCE, AcqRel);
         Ok(())
+    }
+
+    /// Releases `count` references. The last one of a file without names frees it.
+    #[inline(always)]
+    pub fn release(&self, node: Node, count: u32) {
+        self.cachelets().release(node, count);
+    }
+
+    /// Releases a recorded reference.
+    #[inline(always)]
+    pub fn release_recorded(&self, node: Node) {
+        self.cachelets().release_recorded(node);
+    }
+
+    /// Turns a recorded reference into the mark of the layer above ([`Thread::set_held`]).
+    #[inline(always)]
+    pub fn hold_recorded(&self, node: Node) -> Result<()> {
+        self.cachelets().hold_recorded(node)
+    }
+
+    /// Marks a file as held by the tables of the layer above, or clears the mark; idempotent. The
+    /// last user of a file without names frees it. Calls for one file must be serialised; to set
+    /// the mark the caller must have a reference.
+    #[inline(always)]
+    pub fn set_held(&self, node: Node, held: bool) -> Result<()> {
+        self.cachelets().set_held(node, held)
+    }
+}
+
+impl<M: Memory> SlotOwner<'_, M> {
+    /// Records a reference that the calling thread will release by [`Thread::release_recorded`]; if
+    /// it dies first, its reaper releases it. For references that live no longer than a call of the
+    /// layer above. If all records are in use, none is made, and a death then loses the reference.
+    #[inline]
+    pub fn record_reference(&self, node: Node) {
+        if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == 0) {
+            word.store(node.cachelet, Release);
+        }
+    }
+
+    /// Removes the record of a reference, which another owner takes over.
+    #[inline]
+    pub fn unrecord_reference(&self, node: Node) {
+        if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == node.cachelet) {
+            word.store(0, Release);
+        }
+    }
+
+    /// Clears the record of in-flight allocations, which are owned by something now.
+    pub(crate) fn clear_in_flight(&self) {
+        self.clear_in_flight_except_cachelet();
+        self.slot.in_flight.cachelet.store(0, Release);
+    }
+
+    pub(crate) fn clear_in_flight_except_cachelet(&self) {
+        let in_flight = &self.slot.in_flight;
+        step();
+        in_flight.number.store(0, Release);
+        for index in 0..2 {
+            in_flight.dentries[index].store(0, Release);
+            in_flight.slots[index].store(0, Release);
+        }
     }
 }

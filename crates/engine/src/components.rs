@@ -3,7 +3,7 @@
 //! is one reference, so it costs nothing:
 //!
 //! - to the owner of the thread's slot, which reaches the DRAM region and other such components,
-//!   but no call on files and directories;
+//!   but no call on names and directories;
 //! - to the thread, for tasks that make such calls;
 //! - to the file system.
 
@@ -127,6 +127,13 @@ of_slot_owner! {
     /// Holds names in the global index and changes them. See `mindex`.
     NameIndex names
 
+    /// Makes and finds the cachelets of files, counts references to them, and writes the property
+    /// entries that persist them. See `cache`, `property` and `times`.
+    Cachelets cachelets
+
+    /// Reads and writes bodies and extended attributes of files. See `file`.
+    Files files
+
     /// Registers watches and reports events to them. See `watch`.
     Watches watches
 }
@@ -138,9 +145,6 @@ of_thread! {
     /// Compacts the logs of directories, and evicts the names of unused ones. See
     /// `directory::compact` and `directory::evict`.
     Maintenance maintenance
-
-    /// Reads and writes bodies and extended attributes of files. See `file`.
-    Files files
 
     /// Renames: which names change, in which order, and what a crash leaves of it. See
     /// `directory::rename`.

@@ -4,10 +4,11 @@
 //! So an entry is made either of attributes with [`Durable`], or of a [`DurableProperty`]. Then the
 //! entry needs no fence of its own before its seal: recovery takes the newer one that verifies.
 
+use crate::components::Cachelets;
 use crate::dram::Cachelet;
 use crate::error::Result;
 use crate::format::{FileKind, Inode, Property};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::step::step;
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
@@ -74,33 +75,33 @@ pub(crate) fn load_property(cachelet: &Cachelet) -> Property {
     }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Cachelets<'_, '_, M> {
     /// The attributes of a cachelet that no other thread changes (its lock is held). A body is
     /// published there only once it is durable.
-    pub(crate) fn property_now(&self, cachelet: &Cachelet) -> DurableProperty {
+    pub(crate) fn property_now(self, cachelet: &Cachelet) -> DurableProperty {
         DurableProperty(load_property(cachelet))
     }
 
     /// Prefetches the line that `commit_property` will write.
     #[inline]
-    pub(crate) fn prefetch_property(&self, cachelet: &Cachelet) {
+    pub(crate) fn prefetch_property(self, cachelet: &Cachelet) {
         let next = cachelet.sequence.load(Relaxed).wrapping_add(1);
-        self.fs.pm.prefetch(cachelet.inode.load(Relaxed) + LINE_BYTES * (1 + (next & 1) as u64));
+        self.owner.fs.pm.prefetch(cachelet.inode.load(Relaxed) + LINE_BYTES * (1 + (next & 1) as u64));
     }
 
     /// Under the cachelet's lock: writes `property` as the inode's next property entry and flushes
     /// it; the caller fences. Everything that root and length show is durable.
-    pub(crate) fn commit_property(&self, cachelet: &Cachelet, property: &Property, _body: Durable) -> Result<Flushed> {
+    pub(crate) fn commit_property(self, cachelet: &Cachelet, property: &Property, _body: Durable) -> Result<Flushed> {
         self.write_next_property(cachelet, property)
     }
 
-    /// [`Thread::commit_property`] for a body that is durable already.
-    pub(crate) fn commit_attributes(&self, cachelet: &Cachelet, property: &DurableProperty) -> Result<Flushed> {
+    /// [`Cachelets::commit_property`] for a body that is durable already.
+    pub(crate) fn commit_attributes(self, cachelet: &Cachelet, property: &DurableProperty) -> Result<Flushed> {
         self.write_next_property(cachelet, &property.0)
     }
 
-    fn write_next_property(&self, cachelet: &Cachelet, property: &Property) -> Result<Flushed> {
-        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+    fn write_next_property(self, cachelet: &Cachelet, property: &Property) -> Result<Flushed> {
+        let inode = self.owner.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let mut property = *property;
         if property.kind() == Some(FileKind::Directory) {
             property.changed_ns = self.changed_in_entry(cachelet, property.changed_ns)?;
@@ -109,11 +110,11 @@ impl<M: Memory> Thread<'_, M> {
         step();
         cachelet.sequence.store(sequence, Relaxed);
         let number = cachelet.number.load(Relaxed);
-        Ok(write_entry(self.fs, inode, &property, sequence, number, cachelet.generation.load(Relaxed)))
+        Ok(write_entry(self.owner.fs, inode, &property, sequence, number, cachelet.generation.load(Relaxed)))
     }
 }
 
-/// Writes a property entry and flushes it: see [`Thread::commit_attributes`].
+/// Writes a property entry and flushes it: see [`Cachelets::commit_attributes`].
 pub(crate) fn write_attributes<M: Memory>(
     fs: &Fs<M>,
     inode: &Inode,

@@ -2,13 +2,13 @@
 //!
 //! It takes locks (`lock`), changes several words as one (`redo`), pins the reclamation epoch
 //! (`epoch`), and says for which owner, and leaving which reserve, blocks are allocated. Calls on
-//! files and directories are methods of [`Thread`], and out of reach of its components.
+//! names and directories are methods of [`Thread`], and out of reach of its components.
 //!
 //! [`Thread`]: crate::Thread
 
 use crate::alloc::owned_by_slot;
 use crate::dram::{Cachelet, ThreadSlot};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fs::{Fs, Node};
 use core::cell::Cell;
 use pmem::{Direct, Memory};
@@ -78,6 +78,15 @@ impl<'f, M: Memory> SlotOwner<'f, M> {
         let result = change();
         self.leaves_spare.set(before);
         result
+    }
+
+    /// Runs an operation, and once more if it found no space but recycling freed some. Not pinned.
+    pub(crate) fn retry_recycled<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+        self.recycler().make_room()?;
+        match operation() {
+            Err(Error::NoSpace | Error::NoInodes) if self.recycler().reclaim_space()? => operation(),
+            result => result,
+        }
     }
 
     /// The spare blocks that the thread must leave.

@@ -14,7 +14,8 @@
 
 use crate::dram::ThreadSlot;
 use crate::error::Result;
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
+use crate::slot_owner::SlotOwner;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use pmem::Memory;
@@ -177,7 +178,7 @@ pub struct CallStatistics {
     latencies: [[AtomicU32; LATENCY_CLASSES]; CALL_CLASSES],
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> SlotOwner<'_, M> {
     /// Counts a system call by its number, or another call as the system call that does the same.
     #[inline(always)]
     pub fn count_call(&self, number: usize) {

@@ -29,12 +29,13 @@
 //! image may be older than that within a tick, as on FUSE and NFS.
 
 use crate::attributes::Changes;
-use crate::dram::Cachelet;
+use crate::components::Cachelets;
+use crate::dram::{Cachelet, DIRTY};
 use crate::error::Result;
 use crate::format::{FileKind, Inode, Property, rounded_ns};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::step::step;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::Memory;
 
 /// What a name records more than the property entry before it, if both are of one tick.
@@ -62,10 +63,10 @@ impl NameTime {
     }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Cachelets<'_, '_, M> {
     /// Time of a change of a file's attributes, or of a directory's that is none of its names.
-    pub(crate) fn stamp(&self, cachelet: &Cachelet) -> i64 {
-        let now = self.fs.now_ns();
+    pub(crate) fn stamp(self, cachelet: &Cachelet) -> i64 {
+        let now = self.owner.fs.now_ns();
         match FileKind::from_mode(cachelet.mode.load(Relaxed)) {
             Some(FileKind::Directory) => now.max(cachelet.changed_ns.load(Relaxed)),
             _ => now,
@@ -73,7 +74,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The least change time of the property entry for these changes. Under the file's lock.
-    pub(crate) fn least_in_entry(&self, cachelet: &Cachelet, changes: &Changes) -> Result<i64> {
+    pub(crate) fn least_in_entry(self, cachelet: &Cachelet, changes: &Changes) -> Result<i64> {
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         match is_directory && changes.modified_ns.is_some() && cachelet.as_directory().is_apart() {
             true => self.least_after_names(cachelet),
@@ -83,7 +84,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// A time that is not earlier than what the directory's dentries record.
     #[cold]
-    fn least_after_names(&self, directory: &Cachelet) -> Result<i64> {
+    fn least_after_names(self, directory: &Cachelet) -> Result<i64> {
         let Some(entry) = self.entry_of(directory)? else { return Ok(i64::MIN) };
         let modified_ns = directory.modified_ns.load(Relaxed);
         let no_names = modified_ns == entry.modified_ns && modified_ns < directory.changed_ns.load(Relaxed);
@@ -91,7 +92,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The change time for the next property entry of a directory that shows `changed_ns`.
-    pub(crate) fn changed_in_entry(&self, directory: &Cachelet, changed_ns: i64) -> Result<i64> {
+    pub(crate) fn changed_in_entry(self, directory: &Cachelet, changed_ns: i64) -> Result<i64> {
         if !directory.as_directory().is_apart() {
             return Ok(changed_ns);
         }
@@ -100,8 +101,8 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Time of a change of a directory's names.
     #[inline(always)]
-    pub(crate) fn name_time(&self, directory: &Cachelet) -> NameTime {
-        let shown_ns = self.fs.now_ns().max(directory.changed_ns.load(Relaxed));
+    pub(crate) fn name_time(self, directory: &Cachelet) -> NameTime {
+        let shown_ns = self.owner.fs.now_ns().max(directory.changed_ns.load(Relaxed));
         if directory.as_directory().is_apart() {
             return self.name_time_after_entry(directory, shown_ns);
         }
@@ -110,21 +111,21 @@ impl<M: Memory> Thread<'_, M> {
 
     #[cold]
     #[inline(never)]
-    fn name_time_after_entry(&self, directory: &Cachelet, shown_ns: i64) -> NameTime {
+    fn name_time_after_entry(self, directory: &Cachelet, shown_ns: i64) -> NameTime {
         let entry = self.entry_of(directory).ok().flatten();
         let least = entry.map_or(shown_ns, |entry| rounded_ns(entry.changed_ns).saturating_add(AFTER_ENTRY_NS));
         NameTime { shown_ns, recorded_ns: rounded_ns(shown_ns).max(least) }
     }
 
     /// The property entry of a directory on the image.
-    fn entry_of(&self, directory: &Cachelet) -> Result<Option<Property>> {
-        let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
+    fn entry_of(self, directory: &Cachelet) -> Result<Option<Property>> {
+        let inode = self.owner.fs.inode_at(directory.inode.load(Relaxed))?;
         let (number, generation) = (directory.number.load(Relaxed), directory.generation.load(Relaxed));
         Ok(inode.property(number, generation).map(|(property, _)| property))
     }
 
     /// Records that a directory's names changed. In DRAM only, since the dentry carries the time.
-    pub(crate) fn touch_directory(&self, directory: &Cachelet, time: NameTime) {
+    pub(crate) fn touch_directory(self, directory: &Cachelet, time: NameTime) {
         // Usually another change within the same clock tick has already done this. The check is
         // cheaper than an atomic maximum, and its cache line changes rarely.
         //
@@ -146,8 +147,15 @@ impl<M: Memory> Thread<'_, M> {
         self.mark_dirty(directory);
     }
 
+    /// Marks a directory's links or times as newer than those on the image.
+    pub(crate) fn mark_dirty(self, directory: &Cachelet) {
+        if directory.dirty.load(Relaxed) & DIRTY == 0 {
+            directory.dirty.fetch_or(DIRTY, AcqRel);
+        }
+    }
+
     /// Records a change time of a directory that is none of its names, in DRAM.
-    pub(crate) fn touch_apart(&self, directory: &Cachelet, changed_ns: i64) {
+    pub(crate) fn touch_apart(self, directory: &Cachelet, changed_ns: i64) {
         // Before, for the case of a death, and after: see `touch_directory`.
         directory.as_directory().mark_apart();
         directory.changed_ns.fetch_max(changed_ns, Release);

@@ -27,7 +27,7 @@ impl<M: Memory> Fs<M> {
             if self.header()?.reaped.load(Acquire) != 0 {
                 thread.maintenance().recount_directories()?;
             }
-            thread.write_back_all()?;
+            thread.sync_all()?;
             self.pm.fence(thread.flush_all_used_slots()?);
             thread.reclaim_orphans()?;
             // A record that stayed would be repeated after some later crash.
@@ -68,7 +68,7 @@ impl<M: Memory> Thread<'_, M> {
             cachelet
                 .references
                 .store(References { references: 0, flags: state.flags & !FLAG_HELD, ..state }.word(), Release);
-            self.retire_if_unused(index, cachelet);
+            self.cachelets().retire_if_unused(index, cachelet);
         }
         Ok(())
     }

@@ -271,8 +271,8 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         let _held = self.lock(&directory.lock, &directory.waiters)?;
         // The removed dentries carry the times of removals: the directory's property entry must
         // have those times first.
-        let property = self.property_now(directory);
-        let times = self.commit_attributes(directory, &property)?;
+        let property = self.cachelets().property_now(directory);
+        let times = self.cachelets().commit_attributes(directory, &property)?;
         let durable = pm.fence(times.and(core::mem::replace(&mut chain.flushed, Flushed::nothing())));
         let head = if chain.first == 0 { boundary } else { chain.first };
         // Until the old pages are free, this thread owns them; the directory owns the new ones.

@@ -93,20 +93,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         result
     }
 
-    /// Runs an operation, and once more if it found no space but recycling freed some. Not pinned.
+    /// Runs an operation, and again if it found no space or memory but recycling or eviction freed
+    /// some. Not pinned.
     pub(crate) fn retry_when_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         self.leaving_spare(|| self.retry_with_spare(operation))
     }
 
     /// [`Thread::retry_when_full`] for an operation that takes no space for long.
     pub(crate) fn retry_with_spare<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
-        self.recycler().make_room()?;
-        match self.retry_when_dram_full(&operation) {
-            Err(Error::NoSpace | Error::NoInodes) if self.recycler().reclaim_space()? => {
-                self.retry_when_dram_full(&operation)
-            }
-            result => result,
-        }
+        self.retry_recycled(|| self.retry_when_dram_full(&operation))
     }
 
     fn create_once(&self, location: &NameLocation<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
@@ -271,7 +266,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet_index: u32,
     ) -> Result<PreparedInode<'f>> {
         let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
-        let time = self.name_time(parent);
+        let time = self.cachelets().name_time(parent);
         let property = self.as_owner(number, || self.first_property(new, inode, time.shown_ns))?;
         let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, number, inode, &property)? };
         Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, time })
@@ -383,7 +378,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let word = slot_word(prepared.dentry_offset, SlotTag::Dentry);
             self.fs.pm.persist(self.fs.pm.commit(prepared.slot.word, word, durable));
             // Lines 13 to 15.
-            self.touch_directory(prepared.directory, fresh.time);
+            self.cachelets().touch_directory(prepared.directory, fresh.time);
             self.set_readable(fresh.cachelet, true);
             self.take_effect();
             return Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number });
@@ -397,7 +392,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();
         drop(held);
-        self.touch_directory(prepared.directory, fresh.time);
+        self.cachelets().touch_directory(prepared.directory, fresh.time);
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
     }
 
@@ -487,7 +482,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
         let cachelet = fresh.cachelet;
-        self.fill_cachelet(cachelet, fresh.inode, generation, &fresh.property, 0);
+        self.cachelets().fill_cachelet(cachelet, fresh.inode, generation, &fresh.property, 0);
         cachelet.accessed_ns.store(fresh.time.shown_ns, Relaxed);
         if fresh.property.flags & PROPERTY_INLINE == 0 && fresh.xattrs == 0 {
             cachelet.dirty.store(PLAIN, Relaxed);
@@ -552,7 +547,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn link_once(&self, node: Node, directory: Node, name: &[u8], hash: NameHash) -> Result<()> {
         let (_pin, parent) = self.pin_indexed(directory)?;
         let cachelet = self.cachelet(node)?;
-        self.prefetch_property(cachelet);
+        self.cachelets().prefetch_property(cachelet);
         let kind = self.fs.kind(cachelet)?;
         if kind == FileKind::Directory {
             return Err(Error::IsADirectory);
@@ -589,21 +584,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.intent.file.store(node.cachelet, Release);
         step();
         self.add_link(cachelet)?;
-        let time = self.name_time(prepared.directory);
-        let mut property = self.property_now(cachelet);
+        let time = self.cachelets().name_time(prepared.directory);
+        let mut property = self.cachelets().property_now(cachelet);
         property.change(|property| property.changed_ns = time.shown_ns);
-        let attributes = self.commit_attributes(cachelet, &property)?;
+        let attributes = self.cachelets().commit_attributes(cachelet, &property)?;
         let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, time)?;
         // Crash point: links are recounted from dentries, and the name exists or does not.
         self.fence_names(attributes.and(dentry));
-        self.publish_property(cachelet, &property);
+        self.cachelets().publish_property(cachelet, &property);
         self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(node.cachelet));
         self.take_effect();
         // Not earlier: the remover of another name of this file waits for this lock, and must find
         // this name in the mindex when it gets the lock.
         drop(file);
         drop(held);
-        self.touch_directory(prepared.directory, time);
+        self.cachelets().touch_directory(prepared.directory, time);
         Ok(())
     }
 

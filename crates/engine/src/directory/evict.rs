@@ -145,7 +145,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
             && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
             && DirectoryState::of(directory) == DirectoryState::Indexed
             && self.is_unused(directory);
-        if !candidate || directory.as_directory().clear_used() || !self.reference(directory) {
+        if !candidate || directory.as_directory().clear_used() || !self.cachelets().reference(directory) {
             return Ok(None);
         }
         let node = Node { cachelet: index, number };
@@ -237,9 +237,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
             self.set_subdirectories(directory, found.subdirectories);
             let shown_ns = directory.changed_ns.load(Relaxed);
             // No error ends this: others wait until the directory is absent.
-            let changed_ns = self.changed_in_entry(directory, shown_ns).unwrap_or(shown_ns);
+            let changed_ns = self.cachelets().changed_in_entry(directory, shown_ns).unwrap_or(shown_ns);
             if let Some(shown_ns) = self.fs.recovered_ns(found.recorded_ns, found.newest, changed_ns) {
-                self.touch_directory(directory, NameTime { shown_ns, recorded_ns: shown_ns });
+                self.cachelets().touch_directory(directory, NameTime { shown_ns, recorded_ns: shown_ns });
             }
         }
         step();
@@ -314,7 +314,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         if !is_it || !self.is_unused(cachelet) || cachelet.lock.load(Relaxed) != 0 {
             return Ok(false);
         }
-        let flushed = self.write_back(cachelet)?;
+        let flushed = self.cachelets().write_back(cachelet)?;
         self.fs.pm.fence(flushed);
         let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return Ok(false) };
         let word = cachelet.references.load(Acquire);
@@ -332,7 +332,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         let evicted = cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok();
         if evicted {
             step();
-            self.clear_pointer(cachelet, index)?;
+            self.cachelets().clear_pointer(cachelet, index)?;
             step();
             self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
             self.count_event(Event::Evicted);

@@ -230,7 +230,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Corrects the number of subdirectories of a directory that no other thread changes.
     pub(super) fn set_subdirectories(&self, directory: &Cachelet, subdirectories: u32) {
         if directory.as_directory().subdirectories().swap(subdirectories, AcqRel) != subdirectories {
-            self.mark_dirty(directory);
+            self.cachelets().mark_dirty(directory);
         }
     }
 
@@ -277,20 +277,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn count_subdirectory(&self, directory: &Cachelet) {
         directory.as_directory().subdirectories().fetch_add(1, AcqRel);
         step();
-        self.mark_dirty(directory);
+        self.cachelets().mark_dirty(directory);
     }
 
     /// Counts a subdirectory that was removed from this directory or moved out of it.
     pub(super) fn uncount_subdirectory(&self, directory: &Cachelet) {
         directory.as_directory().subdirectories().fetch_sub(1, AcqRel);
         step();
-        self.mark_dirty(directory);
-    }
-
-    /// Marks a directory's links or times as newer than those on the image.
-    pub(crate) fn mark_dirty(&self, directory: &Cachelet) {
-        if directory.dirty.load(Relaxed) & crate::dram::DIRTY == 0 {
-            directory.dirty.fetch_or(crate::dram::DIRTY, AcqRel);
-        }
+        self.cachelets().mark_dirty(directory);
     }
 }

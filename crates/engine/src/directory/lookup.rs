@@ -10,9 +10,9 @@ use crate::dram::{
 };
 use crate::epoch::Pin;
 use crate::error::{Corruption, Error, Result};
-use crate::format::NAME_BYTES_MAX;
+use crate::format::{FileKind, NAME_BYTES_MAX};
 use crate::fs::{Fs, Node, Thread};
-use crate::mindex::{MainBucketLookup, NameHash, NameKey};
+use crate::mindex::{Hit, MainBucketLookup, NameHash, NameKey, Target};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::Memory;
 
@@ -176,7 +176,7 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
     /// Takes a reference to a file; `None` if the file is already gone.
     #[inline]
     pub fn take(&self, file: VisitedFile<'f>) -> Option<Node> {
-        self.thread.reference(file.cachelet).then_some(file.node)
+        self.thread.cachelets().reference(file.cachelet).then_some(file.node)
     }
 
     /// Marks a file as held by the tables of the layer above, as [`Thread::set_held`] does, but
@@ -249,7 +249,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let mut backoff = Backoff::new();
             loop {
                 let (index, cachelet, number) = self.find_cachelet(directory.number, name, hash, |_| {})?;
-                if self.reference(cachelet) {
+                if self.cachelets().reference(cachelet) {
                     return Ok(Node { cachelet: index, number });
                 }
                 backoff.pause_pinned()?;
@@ -268,6 +268,35 @@ impl<'f, M: Memory> Thread<'f, M> {
             let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash, prefetch)?;
             self.attributes(cachelet)
         })
+    }
+
+    /// The cachelet that a name leads to. The caller is pinned. Updates the name's entry in the
+    /// mindex.
+    pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
+        let index = self.cachelet_of_target(hit)?;
+        if hit.target != Target::Cachelet(index) {
+            self.check_kind(hit)?;
+            self.names().refine_entry(hash, hit.dentry_offset, index)?;
+        }
+        Ok(index)
+    }
+
+    /// Checks that a name and its inode have one kind. A listing reports it from the name alone,
+    /// and programs do not expect that a directory of a listing is a symbolic link. Neither word
+    /// changes while the caller is pinned.
+    fn check_kind(&self, hit: &Hit<'_>) -> Result<()> {
+        let named = hit.dentry.facts().map(|facts| facts.kind);
+        let kind = FileKind::from_bits(self.fs.inode(hit.dentry.number())?.kind.load());
+        if named.is_some() && named == kind { Ok(()) } else { Err(Corruption::Dentry(hit.dentry_offset).into()) }
+    }
+
+    /// [`Thread::cachelet_of_hit`] for a caller that holds the name's bucket.
+    pub(crate) fn cachelet_of_target(&self, hit: &Hit<'_>) -> Result<u32> {
+        let number = hit.dentry.number();
+        match hit.target {
+            Target::Cachelet(index) if self.fs.is_cachelet_of(index, number)? => Ok(index),
+            _ => self.cachelets().cachelet_of(number),
+        }
     }
 
     /// Retries an operation: with backoff if another operation holds its name, and after an

@@ -92,7 +92,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::IsADirectory);
         }
         permit(&attributes)?;
-        let time = self.name_time(parent);
+        let time = self.cachelets().name_time(parent);
         // One of several links is dropped under the file's lock. The lock also keeps the cachelet
         // from being evicted with another name.
         let several = link_count(cachelet) > 1;
@@ -182,13 +182,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             cachelet.changed_ns.store(timestamp_ns, Relaxed);
             return Ok(Flushed::nothing());
         }
-        let mut property = self.property_now(cachelet);
+        let mut property = self.cachelets().property_now(cachelet);
         property.change(|property| {
             property.changed_ns = timestamp_ns;
             property.links = property.links.saturating_sub(1);
         });
-        let flushed = self.commit_attributes(cachelet, &property)?;
-        self.publish_property(cachelet, &property);
+        let flushed = self.cachelets().commit_attributes(cachelet, &property)?;
+        self.cachelets().publish_property(cachelet, &property);
         Ok(flushed)
     }
 
@@ -212,7 +212,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             false => self.uncount_name(directory),
         }
         step();
-        self.touch_directory(directory, time);
+        self.cachelets().touch_directory(directory, time);
     }
 
     /// Work after a removal, not pinned: compaction and recycling.
@@ -268,7 +268,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             // Only an indexed directory is known to be empty, and indexing must not happen while a
             // bucket is held.
-            if !self.reference(victim) {
+            if !self.cachelets().reference(victim) {
                 continue;
             }
             let node = Node { cachelet: index, number };
@@ -319,7 +319,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::NotEmpty);
         }
         step();
-        let time = self.name_time(parent);
+        let time = self.cachelets().name_time(parent);
         let flushed = self.invalidate(hit.dentry, time);
         // Crash point before this fence: the name exists or does not.
         self.fs.pm.fence(flushed);

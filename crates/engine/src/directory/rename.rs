@@ -250,8 +250,8 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         (old, source): (&RenameSide<'f, '_>, &SideTarget<'f>),
         (new, victim): (&RenameSide<'f, '_>, Option<&SideTarget<'f>>),
     ) -> Result<()> {
-        let moving =
-            self.is_renaming(source.cachelet) || victim.is_some_and(|victim| self.is_renaming(victim.cachelet));
+        let moving = self.cachelets().is_renaming(source.cachelet)
+            || victim.is_some_and(|victim| self.cachelets().is_renaming(victim.cachelet));
         if !moving
             && self.is_unchanged(old, source)?
             && victim.map_or(Ok(true), |victim| self.is_unchanged(new, victim))?
@@ -278,7 +278,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let inode = hit.dentry.number();
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
-        self.prefetch_property(cachelet);
+        self.cachelets().prefetch_property(cachelet);
         Ok(SideTarget { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
     }
 
@@ -309,7 +309,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Indexes a directory that is about to be replaced, which shows whether it is empty. Then the
     /// rename starts again.
     fn index_victim(self, pin: Pin<'_, 'f, M>, victim: SideTarget<'f>) -> Result<()> {
-        if self.reference(victim.cachelet) {
+        if self.cachelets().reference(victim.cachelet) {
             let node = Node { cachelet: victim.index, number: victim.inode };
             self.record_reference(node);
             drop(pin);
@@ -389,7 +389,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
                 OldName::Whiteout(name, node) => {
                     let error = self.give_up_name(name, error);
                     // Last: it clears the slot's record of in-flight allocations.
-                    self.discard_unnamed(*node);
+                    self.cachelets().discard_unnamed(*node);
                     error
                 }
             });
@@ -469,7 +469,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         step();
         let replaced_file = replaced.filter(|replaced| replaced.kind != FileKind::Directory);
         let others = replaced_file.map(|replaced| link_count(replaced.cachelet) > 1);
-        let time = self.name_time(old.directory).max(self.name_time(new.directory));
+        let time = self.cachelets().name_time(old.directory).max(self.cachelets().name_time(new.directory));
         // From here to the second fence: plain stores and flushes only.
         let change = RenameChange { source: &source, victim: victim.as_ref(), others, arrival, old_name, time };
         let persisted = self.rename_persist(old, new, &change);
@@ -668,15 +668,15 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     fn stamp_renamed(self, source: &SideTarget<'f>, changed_ns: i64) -> Result<Flushed> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
-            self.touch_apart(cachelet, changed_ns);
+            self.cachelets().touch_apart(cachelet, changed_ns);
             step();
-            self.mark_dirty(cachelet);
+            self.cachelets().mark_dirty(cachelet);
             return Ok(Flushed::nothing());
         }
-        let mut property = self.property_now(cachelet);
+        let mut property = self.cachelets().property_now(cachelet);
         property.change(|property| property.changed_ns = changed_ns);
-        let flushed = self.commit_attributes(cachelet, &property)?;
-        self.publish_property(cachelet, &property);
+        let flushed = self.cachelets().commit_attributes(cachelet, &property)?;
+        self.cachelets().publish_property(cachelet, &property);
         Ok(flushed)
     }
 
@@ -733,13 +733,13 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
                     self.reclaim_file(victim.cachelet, victim.index);
                 }
             }
-            _ => self.touch_directory(new.directory, time),
+            _ => self.cachelets().touch_directory(new.directory, time),
         }
         if let OldName::Whiteout(_, node) = old_name {
             // Its reference is no longer an in-flight allocation.
             step();
             self.slot.in_flight.cachelet.store(0, Release);
-            self.release_pinned(*node);
+            self.cachelets().release_pinned(*node);
         }
     }
 }

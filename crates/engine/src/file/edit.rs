@@ -15,7 +15,7 @@ use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Result};
 use crate::format::Property;
-use crate::fs::Thread;
+use crate::slot_owner::SlotOwner;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::fence;
@@ -76,7 +76,7 @@ impl Edit<'_> {
 
 /// Builds the new blocks and nodes of an edit.
 struct Builder<'t, 'f, 'a, M: Memory> {
-    thread: &'t Thread<'f, M>,
+    owner: &'t SlotOwner<'f, M>,
     map: Map<'t, M>,
     edit: Edit<'a>,
     supply: Supply,
@@ -129,7 +129,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     }
 
     fn node(&mut self, level: u32, base: u64, old: Tree) -> Result<Tree> {
-        let word = self.thread.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
+        let word = self.owner.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
         let new = Tree { word, level };
         self.added += 1;
         let map = self.map;
@@ -157,7 +157,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
 
     /// Frees what was built.
     fn discard(&self, level: u32, base: u64, old: Tree, new: Tree) -> Result<()> {
-        let mut freed = BlockFreer::new(self.thread);
+        let mut freed = BlockFreer::new(self.owner);
         self.map.difference((level, base), &self.edit.blocks(), (new, old), &mut |tree| freed.tree(tree))?;
         freed.finish()
     }
@@ -165,7 +165,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     /// Frees a block that was taken, if an error (of the disk) keeps it from being filled.
     fn or_free<T>(&self, block: u64, result: Result<T>) -> Result<T> {
         if result.is_err() {
-            let mut freed = BlockFreer::new(self.thread);
+            let mut freed = BlockFreer::new(self.owner);
             freed.tree(Tree { word: block, level: 0 })?;
             freed.finish()?;
         }
@@ -173,7 +173,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     }
 
     fn take_block(&mut self, index: u64) -> Result<u64> {
-        let block = self.supply.take(self.thread, 1, self.edit.blocks().end - index)?.first;
+        let block = self.supply.take(self.owner, 1, self.edit.blocks().end - index)?.first;
         self.added += 1;
         Ok(block * BLOCK_BYTES)
     }
@@ -200,7 +200,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             }
             EditKind::Materialise if reusable && old.is_written() => old.word,
             EditKind::Materialise if reusable => {
-                self.thread.fs.provider().load(old.offset(), BLOCK_BYTES)?;
+                self.owner.fs.provider().load(old.offset(), BLOCK_BYTES)?;
                 self.keep(index, old, old.offset(), 0..BLOCK_BYTES)?;
                 old.offset()
             }
@@ -212,7 +212,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
                 block
             }
             EditKind::Write(_) if reusable && !old.is_written() => {
-                self.thread.fs.provider().load(old.offset(), BLOCK_BYTES)?;
+                self.owner.fs.provider().load(old.offset(), BLOCK_BYTES)?;
                 self.fill(index, old, old.offset())?
             }
             EditKind::Write(_) | EditKind::Zero => {
@@ -235,7 +235,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             return Err(Corruption::BlockMap(leaf.word).into());
         }
         if leaf.offset() != old.offset() {
-            self.thread.fs.block_map().share_block(leaf.block())?;
+            self.owner.fs.block_map().share_block(leaf.block())?;
             self.added += 1;
         }
         Ok(leaf)
@@ -347,15 +347,15 @@ impl<M: Memory> Files<'_, '_, M> {
     /// Under the cachelet's lock: makes `property` durable and visible. `proof` covers everything
     /// that its root and length show.
     pub(super) fn finish_change(self, cachelet: &Cachelet, property: &Property, proof: Durable) -> Result<()> {
-        let flushed = self.commit_property(cachelet, property, proof)?;
-        self.fs.pm.fence(flushed);
-        self.publish_property(cachelet, property);
+        let flushed = self.owner.cachelets().commit_property(cachelet, property, proof)?;
+        self.owner.fs.pm.fence(flushed);
+        self.owner.cachelets().publish_property(cachelet, property);
         Ok(())
     }
 
     /// `property` with the present time as the times of a content change.
     pub(super) fn changed_now(self, property: &Property) -> Property {
-        let now = self.fs.now_ns();
+        let now = self.owner.fs.now_ns();
         Property { modified_ns: now, changed_ns: now, ..*property }
     }
 
@@ -372,22 +372,22 @@ impl<M: Memory> Files<'_, '_, M> {
         edit: Edit<'_>,
         size_after: u64,
     ) -> Result<Property> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let blocks = edit.blocks();
         let target = map.target(map.root(property.root)?, &blocks, size_after != property.size_bytes)?;
         let (supply, flushed) = (Supply::EMPTY, Flushed::nothing());
         let placed = PlacedRun::NONE;
-        let mut builder = Builder { thread: self.0, map, edit, supply, added: 0, removed: 0, flushed, placed };
+        let mut builder = Builder { owner: self.owner, map, edit, supply, added: 0, removed: 0, flushed, placed };
         let built = builder.build_all(&target);
         let Builder { mut supply, added, removed, flushed, edit, .. } = builder;
         let new = match built {
             Ok(new) => new,
             Err(error) => {
-                supply.give_back(self.0)?;
+                supply.give_back(self.owner)?;
                 return Err(error);
             }
         };
-        let durable = self.fs.pm.fence(flushed);
+        let durable = self.owner.fs.pm.fence(flushed);
         self.mark_difference((target.level, target.base), &blocks, target.tree, new)?;
         let mut after = match edit.change {
             // A mapping needs blocks that read as before: no visible change.
@@ -403,7 +403,7 @@ impl<M: Memory> Files<'_, '_, M> {
             }
             Some(slot) => self.swap(cachelet, slot, new, &after, durable, blocks.end - blocks.start > 1)?,
         }
-        supply.give_back(self.0)?;
+        supply.give_back(self.owner)?;
         self.free_difference((target.level, target.base), &blocks, target.tree, new)?;
         Ok(after)
     }
@@ -426,19 +426,19 @@ impl<M: Memory> Files<'_, '_, M> {
             fence(Release);
         }
         debug_assert!(
-            new.is_empty() || self.fs.block_map().is_used(new.block()),
+            new.is_empty() || self.owner.fs.block_map().is_used(new.block()),
             "a pointer leads to a block that is taken"
         );
-        let dirty = self.fs.pm.commit(slot, new.word, durable);
-        let swapped = self.fs.pm.flush(dirty);
-        let committed = self.commit_property(cachelet, after, durable).map(|flushed| {
-            self.fs.pm.fence(swapped.and(flushed));
+        let dirty = self.owner.fs.pm.commit(slot, new.word, durable);
+        let swapped = self.owner.fs.pm.flush(dirty);
+        let committed = self.owner.cachelets().commit_property(cachelet, after, durable).map(|flushed| {
+            self.owner.fs.pm.fence(swapped.and(flushed));
         });
         if several {
             cachelet.version.store(version.wrapping_add(2), Release);
         }
         committed?;
-        self.publish_property(cachelet, after);
+        self.owner.cachelets().publish_property(cachelet, after);
         Ok(())
     }
 }

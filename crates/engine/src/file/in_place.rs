@@ -32,7 +32,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let rest = &from[(size_bytes - offset) as usize..];
             return self.write_whole(cachelet, &property, size_bytes, rest);
         }
-        let durable = self.fs.pm.fence_unfenced();
+        let durable = self.owner.fs.pm.fence_unfenced();
         self.finish_change(cachelet, &self.changed_now(&property), durable)
     }
 
@@ -64,13 +64,13 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             }
             at = piece.to(at);
         }
-        let durable = self.fs.pm.fence_unfenced();
+        let durable = self.owner.fs.pm.fence_unfenced();
         self.finish_change(cachelet, &self.changed_now(&property), durable)
     }
 
     /// The bytes of a write that fall into the run of blocks at `at`, within the file's length.
     fn piece<'a>(self, property: &Property, offset: u64, at: u64, from: &'a [u8]) -> Result<Piece<'a>> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let end = property.size_bytes.min(offset + from.len() as u64);
         let index = at / BLOCK_BYTES;
         let run = map.run(map.root(property.root)?, index, end.div_ceil(BLOCK_BYTES) - index)?;
@@ -85,8 +85,8 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             return Ok(false);
         }
         let place = piece.first.offset() + at % BLOCK_BYTES;
-        self.fs.provider().load(place, piece.bytes.len() as u64)?;
-        self.fs.pm.stream_bytes(place, piece.bytes)?.unfenced();
+        self.owner.fs.provider().load(place, piece.bytes.len() as u64)?;
+        self.owner.fs.pm.stream_bytes(place, piece.bytes)?.unfenced();
         Ok(true)
     }
 

@@ -62,10 +62,10 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// mappings. It sets the mark before the first mapping is made and removes it after the last
     /// one is gone.
     pub fn set_mapped(self, node: Node, mapped: bool) -> Result<()> {
-        let cachelet = self.cachelet(node)?;
+        let cachelet = self.owner.cachelet(node)?;
         if mapped {
             // Under the lock: a change in flight could still move blocks.
-            let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+            let _held = self.owner.lock(&cachelet.lock, &cachelet.waiters)?;
             self.body_property(cachelet)?;
             cachelet.as_file().mapped().fetch_or(MAPPED, AcqRel);
             return Ok(());
@@ -73,16 +73,16 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         if cachelet.as_file().mapped().load(Acquire) & (MAPPED | MAPPED_KEPT) == 0 {
             return Ok(());
         }
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let _held = self.owner.lock(&cachelet.lock, &cachelet.waiters)?;
         // Stores of programs make no marks of their own. A file that cannot be read is not written.
-        if self.fs.pm.tracking().is_some() && self.has_stores(cachelet) {
+        if self.owner.fs.pm.tracking().is_some() && self.has_stores(cachelet) {
             let _ = self.flush_blocks(cachelet, 0, u64::MAX);
         }
         let mark = cachelet.as_file().mapped().fetch_and(!(MAPPED | MAPPED_TIMES_SET | MAPPED_STORES), AcqRel);
         if mark & MAPPED_KEPT != 0 {
             let property = self.body_property(cachelet)?;
             let behind = from_block(property.size_bytes.div_ceil(BLOCK_BYTES));
-            self.as_owner(node.number, || self.clear_blocks(cachelet, &property, behind, ClearMode::All))?;
+            self.owner.as_owner(node.number, || self.clear_blocks(cachelet, &property, behind, ClearMode::All))?;
             // Last: a reaper that finishes for a thread that died here clears once more.
             cachelet.as_file().mapped().fetch_and(!MAPPED_KEPT, AcqRel);
         }
@@ -105,12 +105,12 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     ) -> Result<()> {
         let first = offset / BLOCK_BYTES;
         let end = offset.saturating_add(length).div_ceil(BLOCK_BYTES);
-        if !self.fs.is_read_only() {
+        if !self.owner.fs.is_read_only() {
             let needs = if mode == MapMode::Stores { MappingNeed::Stores } else { MappingNeed::Loads };
             self.change_file(node, |cachelet, property| self.make_fit(cachelet, property, first..end, needs))?;
         }
-        let cachelet = self.cachelet(node)?;
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let cachelet = self.owner.cachelet(node)?;
+        let _held = self.owner.lock(&cachelet.lock, &cachelet.waiters)?;
         if !is_mapped(cachelet) {
             return Err(Error::Invalid);
         }
@@ -119,10 +119,10 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             // Stores are to come.
             cachelet.as_file().mapped().fetch_and(!MAPPED_TIMES_SET, Relaxed);
         }
-        if !self.fs.is_read_only() {
+        if !self.owner.fs.is_read_only() {
             self.clear_last_block(&property)?;
         }
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let root = map.root(property.root)?;
         let end = end.min(property.size_bytes.div_ceil(BLOCK_BYTES));
         let mut index = first;
@@ -132,7 +132,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let unwritten = !block.is_empty() && !block.is_written();
             if block.is_written() {
                 // Programs reach it without the engine.
-                self.fs.provider().load(block.offset(), count * BLOCK_BYTES)?;
+                self.owner.fs.provider().load(block.offset(), count * BLOCK_BYTES)?;
             }
             visit(Extent { offset: index * BLOCK_BYTES, length: count * BLOCK_BYTES, address, unwritten });
             index += count;
@@ -143,32 +143,32 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Makes the stores of programs into a range of a mapped file durable (msync), as far as the
     /// memory behind the image allows.
     pub fn flush_mapped(self, node: Node, offset: u64, length: u64) -> Result<()> {
-        let cachelet = self.cachelet(node)?;
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let cachelet = self.owner.cachelet(node)?;
+        let _held = self.owner.lock(&cachelet.lock, &cachelet.waiters)?;
         self.flush_blocks(cachelet, offset, length)
     }
 
     /// Under the lock: the work of [`Files::flush_mapped`].
     pub(crate) fn flush_blocks(self, cachelet: &Cachelet, offset: u64, length: u64) -> Result<()> {
         let property = self.body_property(cachelet)?;
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let root = map.root(property.root)?;
         let end = offset.saturating_add(length).min(property.size_bytes).div_ceil(BLOCK_BYTES);
         let mut index = offset / BLOCK_BYTES;
         while index < end {
             let run = map.run(root, index, end - index)?;
             if run.first.is_written() {
-                self.fs.pm.flush_resident(run.first.offset(), run.count * BLOCK_BYTES).unfenced();
+                self.owner.fs.pm.flush_resident(run.first.offset(), run.count * BLOCK_BYTES).unfenced();
             }
             index += run.count;
         }
-        self.fs.pm.fence_unfenced();
+        self.owner.fs.pm.fence_unfenced();
         Ok(())
     }
 
     /// Notes, before a program may store into a mapping of a file, that it may.
     pub fn note_stores(self, node: Node) -> Result<()> {
-        self.cachelet(node)?.as_file().mapped().fetch_or(MAPPED_STORES, AcqRel);
+        self.owner.cachelet(node)?.as_file().mapped().fetch_or(MAPPED_STORES, AcqRel);
         Ok(())
     }
 
@@ -208,7 +208,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         if !is_mapped(cachelet) {
             return Err(Error::Invalid);
         }
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let mut property = *property;
         let end = range.end.min(property.size_bytes.div_ceil(BLOCK_BYTES));
         let mut index = range.start;
@@ -233,7 +233,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// become written zeros.
     pub(super) fn complete_growth(self, cachelet: &Cachelet, size_before: u64) -> Result<()> {
         let mut property = self.body_property(cachelet)?;
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let end = property.size_bytes.div_ceil(BLOCK_BYTES);
         let mut index = size_before.div_ceil(BLOCK_BYTES);
         while index < end {
@@ -254,15 +254,15 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// A program sees all of the last block, so the bytes behind the end must be zeros.
     pub(super) fn clear_last_block(self, property: &Property) -> Result<()> {
         let used = property.size_bytes % BLOCK_BYTES;
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         if used == 0 {
             return Ok(());
         }
         let last = map.leaf(map.root(property.root)?, property.size_bytes / BLOCK_BYTES)?;
         if last.is_written() && !last.is_shared() {
-            self.fs.provider().load(last.offset(), BLOCK_BYTES)?;
-            let flushed = self.fs.pm.stream_zeros(last.offset() + used, BLOCK_BYTES - used)?;
-            self.fs.pm.fence(flushed);
+            self.owner.fs.provider().load(last.offset(), BLOCK_BYTES)?;
+            let flushed = self.owner.fs.pm.stream_zeros(last.offset() + used, BLOCK_BYTES - used)?;
+            self.owner.fs.pm.fence(flushed);
         }
         Ok(())
     }

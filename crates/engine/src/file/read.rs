@@ -38,7 +38,7 @@ impl<M: Memory> Files<'_, '_, M> {
         let count = self.consistently(node, tries, |property| {
             let left = property.size_bytes.saturating_sub(offset);
             let count = (into.len() as u64).min(left) as usize;
-            from_disk = self.fs.read_body(property.root, offset, &mut into[..count])?;
+            from_disk = self.owner.fs.read_body(property.root, offset, &mut into[..count])?;
             Ok(count)
         })?;
         if from_disk {
@@ -50,16 +50,16 @@ impl<M: Memory> Files<'_, '_, M> {
     /// Makes data resident that was read, if no other thread has the file locked and there is room.
     #[cold]
     fn keep_read(self, node: Node, offset: u64, length: u64) {
-        if !self.fs.pm.residency().is_some_and(Residency::keeps_reads) {
+        if !self.owner.fs.pm.residency().is_some_and(Residency::keeps_reads) {
             return;
         }
-        let Ok(cachelet) = self.cachelet(node) else { return };
+        let Ok(cachelet) = self.owner.cachelet(node) else { return };
         // Without the lock, the blocks could meanwhile be freed and be stored to as another file's.
-        let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return };
+        let Some(_held) = self.owner.try_lock(&cachelet.lock, &cachelet.waiters) else { return };
         // The next read comes from the disk as well if this fails.
         let _ = self.body_property(cachelet).and_then(|property| {
             let end = offset.saturating_add(length.max(LOAD_BYTES_MIN));
-            self.fs.load_body(&property, offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES))
+            self.owner.fs.load_body(&property, offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES))
         });
     }
 
@@ -71,7 +71,7 @@ impl<M: Memory> Files<'_, '_, M> {
                 return Err(Error::NoSuchExtent);
             }
             let index = offset / BLOCK_BYTES;
-            let run = self.fs.long_run(property, index)?;
+            let run = self.owner.fs.long_run(property, index)?;
             let start = index * BLOCK_BYTES;
             let length = (run.count * BLOCK_BYTES).min(property.size_bytes - start);
             let address = (!run.first.is_empty()).then_some(run.first.offset());
@@ -86,11 +86,11 @@ impl<M: Memory> Files<'_, '_, M> {
             if offset >= property.size_bytes {
                 return Err(Error::NoSuchExtent);
             }
-            let root = self.fs.map().root(property.root)?;
+            let root = self.owner.fs.map().root(property.root)?;
             let end = property.size_bytes.div_ceil(BLOCK_BYTES);
             let mut index = offset / BLOCK_BYTES;
             while index < end {
-                let run = self.fs.map().run(root, index, end - index)?;
+                let run = self.owner.fs.map().run(root, index, end - index)?;
                 if run.first.is_written() == (what == SeekWhat::Data) {
                     return Ok(offset.max(index * BLOCK_BYTES));
                 }
@@ -110,7 +110,7 @@ impl<M: Memory> Files<'_, '_, M> {
 
     /// The result of `look` on one consistent state of a file.
     fn consistently<T>(self, node: Node, tries: usize, mut look: impl FnMut(&Property) -> Result<T>) -> Result<T> {
-        let cachelet = self.cachelet(node)?;
+        let cachelet = self.owner.cachelet(node)?;
         for _ in 0..tries {
             let Some(version) = stable_version(cachelet) else { continue };
             let answer = self.body_property(cachelet).and_then(|property| look(&property));
@@ -120,13 +120,13 @@ impl<M: Memory> Files<'_, '_, M> {
                 return answer;
             }
         }
-        let _held = self.lock_file(cachelet)?;
+        let _held = self.owner.lock_file(cachelet)?;
         look(&self.body_property(cachelet)?)
     }
 
     /// The attributes of a file that has a body; an error for others.
     pub(super) fn body_property(self, cachelet: &Cachelet) -> Result<Property> {
-        let property = self.property(cachelet)?;
+        let property = self.owner.cachelets().property(cachelet)?;
         match property.kind() {
             Some(FileKind::Regular | FileKind::Symlink) if property.flags & PROPERTY_INLINE == 0 => Ok(property),
             Some(FileKind::Directory) => Err(Error::IsADirectory),

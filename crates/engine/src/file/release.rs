@@ -79,15 +79,15 @@ impl<'t, 'f, M: Memory> BlockFreer<'t, 'f, M> {
 impl<M: Memory> Files<'_, '_, M> {
     /// Before a change: records the owner of what the tree `old` has and `new` has not.
     pub(super) fn mark_difference(self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
-        self.fs.map().difference(at, range, (old, new), &mut |tree| mark_tree(self.0, tree))
+        self.owner.fs.map().difference(at, range, (old, new), &mut |tree| mark_tree(self.owner, tree))
     }
 
     /// Frees what the tree `old` has and `new` has not. The change is durable and published. An
     /// error here means a damaged image; the blocks are then lost until the next scan, but the
     /// change stands.
     pub(super) fn free_difference(self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
-        let mut freed = BlockFreer::new(self.0);
-        self.fs.map().difference(at, range, (old, new), &mut |tree| freed.tree(tree))?;
+        let mut freed = BlockFreer::new(self.owner);
+        self.owner.fs.map().difference(at, range, (old, new), &mut |tree| freed.tree(tree))?;
         freed.finish()
     }
 }

@@ -61,7 +61,7 @@ impl<M: Memory> Files<'_, '_, M> {
 
     /// The proof for a change that shows nothing that is not durable already.
     pub(super) fn nothing_new(self) -> Durable {
-        self.fs.pm.fence_nothing_new()
+        self.owner.fs.pm.fence_nothing_new()
     }
 
     /// Cuts everything off: one property entry, and the old body is freed as a whole.
@@ -72,13 +72,13 @@ impl<M: Memory> Files<'_, '_, M> {
     /// Makes a property entry durable and visible without the body that it names, which is freed as
     /// a whole.
     fn drop_body(self, cachelet: &Cachelet, property: &Property) -> Result<()> {
-        mark_body_of(self.0, property.root)?;
+        mark_body_of(self.owner, property.root)?;
         self.finish_change(cachelet, &Property { root: 0, blocks: 0, ..*property }, self.nothing_new())?;
-        free_body(self.0, property.root)
+        free_body(self.owner, property.root)
     }
 
     fn shorten(self, cachelet: &Cachelet, property: &Property, size_bytes: u64, mapped: bool) -> Result<()> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let root = map.root(property.root)?;
         if root.is_inline_extent() && !mapped {
             let after = Property { size_bytes, ..self.changed_now(property) };
@@ -95,14 +95,14 @@ impl<M: Memory> Files<'_, '_, M> {
         if mapped {
             let last = map.leaf(root, size_bytes / BLOCK_BYTES)?;
             if last.is_written() && !last.is_shared() {
-                self.fs.provider().load(last.offset(), BLOCK_BYTES)?;
+                self.owner.fs.provider().load(last.offset(), BLOCK_BYTES)?;
             }
         }
         // From this fence on the rest is cut off; recovery clears pointers that still exist.
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if only_block_stays_mapped {
-            let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
-            self.fs.pm.fence(flushed);
+            let flushed = self.owner.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
+            self.owner.fs.pm.fence(flushed);
         }
         if mapped {
             self.mark_blocks_kept(cachelet);
@@ -119,9 +119,9 @@ impl<M: Memory> Files<'_, '_, M> {
         let gone = || (kept..extent.extent_blocks()).map(|index| extent.extent_block(index));
         let root = Tree::inline_extent(extent.extent_block(0).word, kept).to_root();
         let blocks = property.blocks.saturating_sub(extent.extent_blocks() - kept);
-        gone().try_for_each(|block| mark_tree(self.0, block))?;
+        gone().try_for_each(|block| mark_tree(self.owner, block))?;
         self.finish_change(cachelet, &Property { root, blocks, ..*property }, self.nothing_new())?;
-        let mut freed = BlockFreer::new(self.0);
+        let mut freed = BlockFreer::new(self.owner);
         gone().try_for_each(|block| freed.tree(block))?;
         freed.finish()
     }
@@ -134,7 +134,7 @@ impl<M: Memory> Files<'_, '_, M> {
         range: Range<u64>,
         mode: ClearMode,
     ) -> Result<()> {
-        let root = self.fs.map().root(property.root)?;
+        let root = self.owner.fs.map().root(property.root)?;
         if root.is_empty() || range.is_empty() {
             return Ok(());
         }
@@ -147,25 +147,25 @@ impl<M: Memory> Files<'_, '_, M> {
             };
         }
         let property = &self.with_nodes(cachelet, property)?;
-        let root = self.fs.map().root(property.root)?;
+        let root = self.owner.fs.map().root(property.root)?;
         if root.level == 0 {
             if range.start > 0 || mode != ClearMode::All {
                 return Ok(());
             }
             return self.drop_body(cachelet, property);
         }
-        let (removed, empty) = Clearing::new(self.0, cachelet, range, mode).run(root)?;
+        let (removed, empty) = Clearing::new(self.owner, cachelet, range, mode).run(root)?;
         if removed == 0 && !empty {
             return Ok(());
         }
         let mut after = Property { blocks: property.blocks.saturating_sub(removed), ..*property };
         if empty {
-            mark_tree(self.0, root)?;
+            mark_tree(self.owner, root)?;
             (after.root, after.blocks) = (0, 0);
         }
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if empty {
-            let mut freed = BlockFreer::new(self.0);
+            let mut freed = BlockFreer::new(self.owner);
             freed.tree(root)?;
             freed.finish()?;
         }
@@ -208,7 +208,7 @@ impl<M: Memory> Files<'_, '_, M> {
         range: Range<u64>,
         keep_size: bool,
     ) -> Result<()> {
-        if range.end.div_ceil(BLOCK_BYTES) - range.start / BLOCK_BYTES > self.fs.blocks() {
+        if range.end.div_ceil(BLOCK_BYTES) - range.start / BLOCK_BYTES > self.owner.fs.blocks() {
             return Err(Error::NoSpace);
         }
         let mut property = *property;
@@ -223,7 +223,7 @@ impl<M: Memory> Files<'_, '_, M> {
 
     /// Fills the written blocks of a range with zeros, in place; all others already read as zeros.
     fn zero_in_place(self, property: &Property, range: Range<u64>) -> Result<()> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let root = map.root(property.root)?;
         let mut at = range.start;
         while at < range.end {
@@ -234,12 +234,12 @@ impl<M: Memory> Files<'_, '_, M> {
                 if run.first.is_shared() {
                     return Err(Error::Busy);
                 }
-                self.fs.provider().load(run.first.offset() + at % BLOCK_BYTES, to - at)?;
-                self.fs.pm.stream_zeros(run.first.offset() + at % BLOCK_BYTES, to - at)?.unfenced();
+                self.owner.fs.provider().load(run.first.offset() + at % BLOCK_BYTES, to - at)?;
+                self.owner.fs.pm.stream_zeros(run.first.offset() + at % BLOCK_BYTES, to - at)?.unfenced();
             }
             at = to;
         }
-        self.fs.pm.fence_unfenced();
+        self.owner.fs.pm.fence_unfenced();
         Ok(())
     }
 
@@ -267,12 +267,12 @@ impl<M: Memory> Files<'_, '_, M> {
         self.finish_change(cachelet, &after, self.nothing_new())?;
         let mode = if mapped { ClearMode::Mapped { behind_end: false } } else { ClearMode::All };
         let last = if mapped { last.min(size_bytes.div_ceil(BLOCK_BYTES)) } else { last.min(BLOCKS_MAX) };
-        let root = self.fs.map().root(after.root)?;
+        let root = self.owner.fs.map().root(after.root)?;
         if mapped && root.level == 0 {
             if first == 0 && last > 0 && root.is_written() {
-                self.fs.provider().load(root.offset(), BLOCK_BYTES)?;
-                let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
-                self.fs.pm.fence(flushed);
+                self.owner.fs.provider().load(root.offset(), BLOCK_BYTES)?;
+                let flushed = self.owner.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
+                self.owner.fs.pm.fence(flushed);
             }
             return Ok(());
         }
@@ -281,16 +281,16 @@ impl<M: Memory> Files<'_, '_, M> {
 
     /// Zeroes a part of one block, if it holds anything but zeros.
     fn zero_edge(self, cachelet: &Cachelet, property: &Property, edge: Range<u64>, mapped: bool) -> Result<Property> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let leaf = map.leaf(map.root(property.root)?, edge.start / BLOCK_BYTES)?;
         if !leaf.is_written() {
             return Ok(*property);
         }
         if mapped && !leaf.is_shared() {
             let at = leaf.offset() + edge.start % BLOCK_BYTES;
-            self.fs.provider().load(at, edge.end - edge.start)?;
-            let flushed = self.fs.pm.stream_zeros(at, edge.end - edge.start)?;
-            self.fs.pm.fence(flushed);
+            self.owner.fs.provider().load(at, edge.end - edge.start)?;
+            let flushed = self.owner.fs.pm.stream_zeros(at, edge.end - edge.start)?;
+            self.owner.fs.pm.fence(flushed);
             return Ok(*property);
         }
         let size_bytes = property.size_bytes;

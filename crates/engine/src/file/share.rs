@@ -75,14 +75,14 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// source if nothing follows in the target; otherwise `Invalid`. `Busy` if one of the files is
     /// mapped: its blocks cannot be shared. A hole in the source becomes a hole in the target.
     pub fn share_range(self, from: (Node, u64), to: (Node, u64), length: Option<u64>) -> Result<u64> {
-        self.fs.writable()?;
+        self.owner.fs.writable()?;
         let ((source, from), (target, to)) = (from, to);
-        let pair = (self.cachelet(source)?, self.cachelet(target)?);
+        let pair = (self.owner.cachelet(source)?, self.owner.cachelet(target)?);
         let same = source.number == target.number;
-        self.retry_when_full(|| {
+        let share = || {
             let (first, second) = if source.number < target.number { pair } else { (pair.1, pair.0) };
-            let _first = self.lock(&first.lock, &first.waiters)?;
-            let _second = if same { None } else { Some(self.lock(&second.lock, &second.waiters)?) };
+            let _first = self.owner.lock(&first.lock, &first.waiters)?;
+            let _second = if same { None } else { Some(self.owner.lock(&second.lock, &second.waiters)?) };
             let (body, property) = (self.regular(pair.0)?, self.regular(pair.1)?);
             let sizes = (body.size_bytes, property.size_bytes);
             let Some(copied) = SharedRange::new(from, to, length, sizes, same)? else { return Ok(0) };
@@ -90,12 +90,13 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
                 return Err(Error::Busy);
             }
             if copied.to > property.size_bytes {
-                self.as_owner(target.number, || self.clear_behind_end(pair.1, &property))?;
+                self.owner.as_owner(target.number, || self.clear_behind_end(pair.1, &property))?;
             }
-            self.as_owner(source.number, || self.mark_shared(pair.0, &copied.blocks()))?;
-            self.as_owner(target.number, || self.take_shared(pair, &copied))?;
+            self.owner.as_owner(source.number, || self.mark_shared(pair.0, &copied.blocks()))?;
+            self.owner.as_owner(target.number, || self.take_shared(pair, &copied))?;
             Ok(copied.bytes)
-        })
+        };
+        self.owner.leaving_spare(|| self.owner.retry_recycled(share))
     }
 
     fn regular(self, cachelet: &Cachelet) -> Result<Property> {
@@ -107,7 +108,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// superfluous marks, whose only cost is that a later write allocates a new block.
     fn mark_shared(self, source: &Cachelet, blocks: &Range<u64>) -> Result<()> {
         let property = self.body_property(source)?;
-        let root = self.fs.map().root(property.root)?;
+        let root = self.owner.fs.map().root(property.root)?;
         // The marked pointers lead to the same blocks as before.
         let proof = self.nothing_new();
         if root.level == 0 || root.is_inline_extent() {
@@ -120,8 +121,8 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             }
             return Ok(());
         }
-        self.mark_below(self.fs.map(), root, 0, blocks, proof)?;
-        self.fs.pm.fence_unfenced();
+        self.mark_below(self.owner.fs.map(), root, 0, blocks, proof)?;
+        self.owner.fs.pm.fence_unfenced();
         Ok(())
     }
 
@@ -144,7 +145,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
 
     /// With both files locked: the range of the target becomes the source's blocks.
     fn take_shared(self, (source, target): (&Cachelet, &Cachelet), copied: &SharedRange) -> Result<()> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let property = self.body_property(target)?;
         let body = map.root(self.body_property(source)?.root)?;
         let change = EditKind::Share(Shared { body, first: copied.from / BLOCK_BYTES });

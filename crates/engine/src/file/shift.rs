@@ -13,7 +13,7 @@ use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
-use crate::fs::Thread;
+use crate::slot_owner::SlotOwner;
 use core::ops::Range;
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -44,7 +44,7 @@ impl BlockShift {
 }
 
 struct Builder<'t, 'f, M: Memory> {
-    thread: &'t Thread<'f, M>,
+    owner: &'t SlotOwner<'f, M>,
     map: Map<'t, M>,
     old: Tree,
     moves: BlockShift,
@@ -93,7 +93,7 @@ impl<M: Memory> Builder<'_, '_, M> {
     }
 
     fn node(&mut self, level: u32, base: u64, same: Tree) -> Result<Tree> {
-        let word = self.thread.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
+        let word = self.owner.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
         self.added += 1;
         let map = self.map;
         let (flushed, failure) = map.write_node(word, NODE_WORDS as usize, &mut |slot| {
@@ -123,7 +123,7 @@ impl<M: Memory> Builder<'_, '_, M> {
                 self.discard(child, base + slot as u64 * span(tree.level - 1))?;
             }
         }
-        let mut freed = BlockFreer::new(self.thread);
+        let mut freed = BlockFreer::new(self.owner);
         freed.tree(tree)?;
         freed.finish()
     }
@@ -167,7 +167,7 @@ impl<M: Memory> Files<'_, '_, M> {
             // The mapped blocks must keep their positions.
             return Err(Error::Busy);
         }
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let old = map.root(property.root)?;
         let last = match map.last_mapped(old, 0)? {
             Some(last) if last >= moves.from => last - moves.from + moves.begin,
@@ -177,11 +177,11 @@ impl<M: Memory> Files<'_, '_, M> {
         if last >= BLOCKS_MAX {
             return Err(Error::TooLarge);
         }
-        let mut builder = Builder { thread: self.0, map, old, moves, added: 0 };
+        let mut builder = Builder { owner: self.owner, map, old, moves, added: 0 };
         let level = height_for(last).max(if old.is_empty() { 0 } else { old.level });
         let new = builder.build(level, 0, old)?;
         let added = builder.added;
-        let durable = self.fs.pm.fence_unfenced();
+        let durable = self.owner.fs.pm.fence_unfenced();
         let gone = |index: u64, level: u32| match level {
             0 => dropped.contains(&index),
             _ => index + span(level) > moves.cut,
@@ -190,14 +190,14 @@ impl<M: Memory> Files<'_, '_, M> {
         map.walk(old, &mut |part| {
             let gone = gone(part.index, part.tree.level);
             removed += gone as u64;
-            if gone { mark_tree(self.0, part.tree) } else { Ok(()) }
+            if gone { mark_tree(self.owner, part.tree) } else { Ok(()) }
         })?;
         let mut after = self.changed_now(property);
         after.size_bytes = size_after;
         after.root = new.to_root();
         after.blocks = (property.blocks + added).saturating_sub(removed);
         self.finish_change(cachelet, &after, durable)?;
-        let mut freed = BlockFreer::new(self.0);
+        let mut freed = BlockFreer::new(self.owner);
         map.walk(old, &mut |part| if gone(part.index, part.tree.level) { freed.tree(part.tree) } else { Ok(()) })?;
         freed.finish()
     }

@@ -20,7 +20,7 @@ pub(super) fn file(thread: &Thread<'_>) -> Node {
 }
 
 pub(super) fn property(fs: &Fs, thread: &Thread<'_>, node: Node) -> Property {
-    thread.property(fs.dram().cachelet(node.cachelet).expect("a cachelet")).expect("attributes")
+    thread.cachelets().property(fs.dram().cachelet(node.cachelet).expect("a cachelet")).expect("attributes")
 }
 
 /// Reads a whole file, in one piece.

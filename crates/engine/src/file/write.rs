@@ -19,7 +19,8 @@ use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, Property};
-use crate::fs::{Node, Thread};
+use crate::fs::Node;
+use crate::slot_owner::SlotOwner;
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Recomputed, Unreachable};
@@ -56,7 +57,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Runs a change of a regular file under its lock, and once more if it found no space but
     /// recycling freed some.
     pub(super) fn change_file<T>(self, node: Node, change: impl Fn(&'f Cachelet, &Property) -> Result<T>) -> Result<T> {
-        self.leaving_spare(|| self.change_file_with_spare(node, change))
+        self.owner.leaving_spare(|| self.change_file_with_spare(node, change))
     }
 
     /// [`Files::change_file`] for a change that takes no space for long.
@@ -65,15 +66,15 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         node: Node,
         change: impl Fn(&'f Cachelet, &Property) -> Result<T>,
     ) -> Result<T> {
-        self.fs.writable()?;
-        let cachelet = self.cachelet(node)?;
-        let result = self.retry_with_spare(|| {
-            let _held = self.lock_file(cachelet)?;
+        self.owner.fs.writable()?;
+        let cachelet = self.owner.cachelet(node)?;
+        let result = self.owner.retry_recycled(|| {
+            let _held = self.owner.lock_file(cachelet)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {
                 return Err(Error::Invalid);
             }
-            self.as_owner(node.number, || {
+            self.owner.as_owner(node.number, || {
                 let result = change(cachelet, &property)?;
                 if is_mapped(cachelet) && cachelet.as_file().size_bytes().load(Relaxed) > property.size_bytes {
                     self.complete_growth(cachelet, property.size_bytes)?;
@@ -81,7 +82,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
                 Ok(result)
             })
         });
-        self.recycler().recycle_some();
+        self.owner.recycler().recycle_some();
         result
     }
 
@@ -107,7 +108,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         if offset < size_bytes {
             return self.replace(cachelet, property, edit, size_bytes.max(end)).map(drop);
         }
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let root = map.root(property.root)?;
         let last_block_begun =
             !size_bytes.is_multiple_of(BLOCK_BYTES) && offset / BLOCK_BYTES == size_bytes / BLOCK_BYTES;
@@ -130,7 +131,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// and clears what an interrupted operation may have left behind the end. Returns the new
     /// property.
     pub(super) fn clear_behind_end(self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let size_bytes = property.size_bytes;
         let mut property = *property;
         let root = map.root(property.root)?;
@@ -145,7 +146,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         };
         if root.level > 0 && !root.is_inline_extent() {
             let behind = from_block(size_bytes.div_ceil(BLOCK_BYTES));
-            let (removed, _) = Clearing::new(self.0, cachelet, behind, ClearMode::Written).run(root)?;
+            let (removed, _) = Clearing::new(self.owner, cachelet, behind, ClearMode::Written).run(root)?;
             if removed > 0 {
                 property = self.recount_blocks(cachelet, &property)?;
             }
@@ -160,33 +161,33 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let edit = Edit { change: EditKind::Zero, from: size_bytes, to, size_bytes };
             return self.replace(cachelet, &property, edit, size_bytes);
         }
-        self.fs.provider().load(tail.offset(), BLOCK_BYTES)?;
-        let flushed = self.fs.pm.stream_zeros(tail.offset() + used, BLOCK_BYTES - used)?;
-        self.fs.pm.fence(flushed);
+        self.owner.fs.provider().load(tail.offset(), BLOCK_BYTES)?;
+        let flushed = self.owner.fs.pm.stream_zeros(tail.offset() + used, BLOCK_BYTES - used)?;
+        self.owner.fs.pm.fence(flushed);
         Ok(property)
     }
 
     /// Replaces an inline extent by a node; only the count of blocks shows it. Returns the
     /// resulting property, published.
     pub(super) fn with_nodes(self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let extent = map.root(property.root)?;
         if !extent.is_inline_extent() {
             return Ok(*property);
         }
         let (node, flushed) = self.node_of_extent(extent)?;
         let after = Property { root: node.to_root(), blocks: property.blocks + 1, ..*property };
-        let durable = self.fs.pm.fence(flushed);
+        let durable = self.owner.fs.pm.fence(flushed);
         self.finish_change(cachelet, &after, durable)?;
         Ok(after)
     }
 
     /// The node that an inline extent stands for. Not durable before the next fence.
     fn node_of_extent(self, extent: Tree) -> Result<(Tree, Flushed)> {
-        let word = self.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
+        let word = self.owner.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
         let blocks = extent.extent_blocks() as usize;
         let (flushed, _) =
-            self.fs.map().write_node(word, blocks, &mut |slot| Ok(extent.extent_block(slot as u64).word))?;
+            self.owner.fs.map().write_node(word, blocks, &mut |slot| Ok(extent.extent_block(slot as u64).word))?;
         Ok((Tree { word, level: 1 }, flushed))
     }
 
@@ -194,7 +195,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// interrupted operation left there were never counted, but an empty node may have been:
     /// sharing makes one where a range without blocks is shared.
     fn recount_blocks(self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let mut blocks = 0;
         map.walk(map.root(property.root)?, &mut |_| {
             blocks += 1;
@@ -221,9 +222,9 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         offset: u64,
         from: &[u8],
     ) -> Result<()> {
-        let map = self.fs.map();
+        let map = self.owner.fs.map();
         let mut extension = Extension {
-            thread: self.0,
+            owner: self.owner,
             map,
             offset,
             from,
@@ -248,13 +249,13 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             return Err(error);
         }
         let Extension { root, mut supply, added, flushed, .. } = extension;
-        let durable = self.fs.pm.fence(flushed);
+        let durable = self.owner.fs.pm.fence(flushed);
         let mut after = self.changed_now(property);
         after.size_bytes = end;
         after.root = root.to_root();
         after.blocks += added;
         self.finish_change(cachelet, &after, durable)?;
-        supply.give_back(self.0)
+        supply.give_back(self.owner)
     }
 }
 
@@ -292,7 +293,7 @@ impl Recomputed for PointerBehindEnd<'_> {
 
 /// A write behind the end. Its stores are invisible before the length commits.
 struct Extension<'t, 'f, 'a, M: Memory> {
-    thread: &'t Thread<'f, M>,
+    owner: &'t SlotOwner<'f, M>,
     map: Map<'t, M>,
     offset: u64,
     from: &'a [u8],
@@ -315,7 +316,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
     fn fill_tail(&mut self, tail: Tree, size_bytes: u64) -> Result<()> {
         let (gap, start) = (size_bytes % BLOCK_BYTES, self.offset % BLOCK_BYTES);
         let count = (self.from.len() as u64).min(BLOCK_BYTES - start);
-        self.thread.fs.provider().load(tail.offset(), BLOCK_BYTES)?;
+        self.owner.fs.provider().load(tail.offset(), BLOCK_BYTES)?;
         let zeros = self.map.pm.stream_zeros(tail.offset() + gap, start - gap)?;
         let bytes = self.map.pm.stream_bytes(tail.offset() + start, &self.from[..count as usize])?;
         self.add_flushed(zeros.and(bytes));
@@ -338,7 +339,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
             return Ok(());
         }
         if self.root.is_inline_extent() {
-            let (node, flushed) = self.thread.files().node_of_extent(self.root)?;
+            let (node, flushed) = self.owner.files().node_of_extent(self.root)?;
             self.added += 1;
             self.add_flushed(flushed);
             self.root = node;
@@ -367,7 +368,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
         let stop = last.min(EXTENT_BLOCKS_MAX - 1);
         let mut index = first;
         while index <= stop {
-            let (next, wanted) = (self.supply.next(self.thread, last - index + 1)?, stop - index + 1);
+            let (next, wanted) = (self.supply.next(self.owner, last - index + 1)?, stop - index + 1);
             let begin = if index == 0 { next * BLOCK_BYTES } else { self.root.offset() };
             if next * BLOCK_BYTES != begin + index * BLOCK_BYTES {
                 break;
@@ -461,7 +462,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
 
     /// Up to `count` contiguous blocks: offset of the first, and their number.
     fn take(&mut self, count: u64, wanted: u64) -> Result<(u64, u64)> {
-        let run = self.supply.take(self.thread, count, wanted)?;
+        let run = self.supply.take(self.owner, count, wanted)?;
         self.added += run.count;
         Ok((run.first * BLOCK_BYTES, run.count))
     }
@@ -476,7 +477,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
         let high = end.saturating_sub(start).clamp(low, length);
         let pm = self.map.pm;
         // Of new blocks this concerns none: reserved ones may be elsewhere.
-        self.thread.fs.provider().load(to, length)?;
+        self.owner.fs.provider().load(to, length)?;
         let bytes = &self.from[(start + low - self.offset) as usize..(start + high - self.offset) as usize];
         let head = pm.stream_zeros(to, low)?;
         let body = pm.stream_bytes(to + low, bytes)?;
@@ -487,7 +488,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
 
     /// A node without links. Not durable before the next fence.
     fn empty_node(&mut self) -> Result<Unreachable<'f, MapNode>> {
-        let node = self.thread.allocator().allocate_unreachable::<MapNode>()?;
+        let node = self.owner.allocator().allocate_unreachable::<MapNode>()?;
         let word = self.map.pm.offset_of(&*node);
         self.added += 1;
         let flushed = self.map.pm.stream_zeros(word, BLOCK_BYTES)?;
@@ -543,18 +544,18 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
 
     /// Rolls back everything that was placed from block `first` on. `old`: the root before.
     fn undo(mut self, cachelet: &Cachelet, old: Tree, first: u64) -> Result<()> {
-        self.supply.give_back(self.thread)?;
+        self.supply.give_back(self.owner)?;
         if self.root == old && (old.is_inline_extent() || old.level == 0) {
             return Ok(());
         }
         if self.root.is_inline_extent() || self.root.level == 0 {
-            let mut freed = BlockFreer::new(self.thread);
+            let mut freed = BlockFreer::new(self.owner);
             self.map.walk(self.root, &mut |part| if part.index < first { Ok(()) } else { freed.tree(part.tree) })?;
             return freed.finish();
         }
         // The property entry still names the old root, whatever is below it now.
-        Clearing::new(self.thread, cachelet, from_block(first), ClearMode::Written).keeping(old).run(self.root)?;
-        let mut freed = BlockFreer::new(self.thread);
+        Clearing::new(self.owner, cachelet, from_block(first), ClearMode::Written).keeping(old).run(self.root)?;
+        let mut freed = BlockFreer::new(self.owner);
         let mut top = self.root;
         while top != old && top.level > 0 && !top.is_empty() {
             let below = self.map.child(top, top.level, 0)?;

@@ -15,7 +15,8 @@ use crate::components::Files;
 use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
-use crate::fs::{Fs, Node, Thread};
+use crate::fs::{Fs, Node};
+use crate::slot_owner::SlotOwner;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, Unreachable, crc32c};
@@ -139,7 +140,7 @@ impl<'s, M: Memory> XattrSet<'s, M> {
 
 /// Writes a fresh, invisible body from start to end. It has at most one lowest-level node.
 struct Writer<'t, 'f, M: Memory> {
-    thread: &'t Thread<'f, M>,
+    owner: &'t SlotOwner<'f, M>,
     /// The root, if it is a block.
     root: Tree,
     /// The root, if it is a node; nothing leads to it.
@@ -154,15 +155,15 @@ struct Writer<'t, 'f, M: Memory> {
 
 impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
     /// A body that will have `length` bytes.
-    fn new(thread: &'t Thread<'f, M>, length: u64) -> Result<Self> {
+    fn new(owner: &'t SlotOwner<'f, M>, length: u64) -> Result<Self> {
         let mut writer =
-            Writer { thread, root: Tree::EMPTY, node: None, length, block: 0, supply: Supply::EMPTY, at: 0, blocks: 0 };
+            Writer { owner, root: Tree::EMPTY, node: None, length, block: 0, supply: Supply::EMPTY, at: 0, blocks: 0 };
         if length > BLOCK_BYTES {
-            let node = thread.allocator().allocate_unreachable::<MapNode>()?;
-            let offset = thread.fs.pm.offset_of(&*node);
+            let node = owner.allocator().allocate_unreachable::<MapNode>()?;
+            let offset = owner.fs.pm.offset_of(&*node);
             writer.node = Some(node);
             writer.blocks = 1;
-            thread.fs.pm.stream_zeros(offset, BLOCK_BYTES)?.unfenced();
+            owner.fs.pm.stream_zeros(offset, BLOCK_BYTES)?.unfenced();
         }
         Ok(writer)
     }
@@ -175,7 +176,7 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
             }
             let used = self.at % BLOCK_BYTES;
             let (piece, later) = rest.split_at(rest.len().min((BLOCK_BYTES - used) as usize));
-            self.thread.fs.pm.stream_bytes(self.block + used, piece)?.unfenced();
+            self.owner.fs.pm.stream_bytes(self.block + used, piece)?.unfenced();
             self.at += piece.len() as u64;
             rest = later;
         }
@@ -185,7 +186,7 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
     fn next_block(&mut self) -> Result<()> {
         let index = self.at / BLOCK_BYTES;
         let wanted = self.length.div_ceil(BLOCK_BYTES).saturating_sub(index).max(1);
-        self.block = self.supply.take(self.thread, 1, wanted)?.first * BLOCK_BYTES;
+        self.block = self.supply.take(self.owner, 1, wanted)?.first * BLOCK_BYTES;
         self.blocks += 1;
         let Some(node) = &self.node else {
             self.root = Tree { word: self.block, level: 0 };
@@ -194,7 +195,7 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
         if index >= NODE_WORDS {
             return Err(Error::TooLarge);
         }
-        let pm = &self.thread.fs.pm;
+        let pm = &self.owner.fs.pm;
         let dirty = pm.commit_unreachable(node, |node| &node.words[index as usize], self.block);
         pm.flush(dirty).unfenced();
         Ok(())
@@ -206,9 +207,9 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
 
     /// Ends it. Something may lead to the root from now on.
     fn finish(&mut self) -> Result<Tree> {
-        self.supply.give_back(self.thread)?;
+        self.supply.give_back(self.owner)?;
         if let Some(node) = self.node.take() {
-            self.root = Tree { word: self.thread.fs.pm.offset_of(node.linked()), level: 1 };
+            self.root = Tree { word: self.owner.fs.pm.offset_of(node.linked()), level: 1 };
         }
         Ok(self.root)
     }
@@ -216,17 +217,17 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
     /// Frees everything, after an error.
     fn discard(mut self) -> Result<()> {
         let root = self.finish()?;
-        super::free_body(self.thread, root.to_root())
+        super::free_body(self.owner, root.to_root())
     }
 }
 
 /// Makes a body of at most one block from `bytes`, for a new inode: root word, blocks, and the
 /// token that awaits a fence.
-pub(crate) fn write_new_body<M: Memory>(thread: &Thread<'_, M>, bytes: &[u8]) -> Result<(u64, u64, Flushed)> {
+pub(crate) fn write_new_body<M: Memory>(owner: &SlotOwner<'_, M>, bytes: &[u8]) -> Result<(u64, u64, Flushed)> {
     if bytes.len() as u64 > BLOCK_BYTES {
         return Err(Error::TooLarge);
     }
-    let mut writer = Writer::new(thread, bytes.len() as u64)?;
+    let mut writer = Writer::new(owner, bytes.len() as u64)?;
     match writer.push(bytes) {
         Ok(()) => {
             let root = writer.finish()?;
@@ -269,7 +270,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// `NoAttribute` if there is no such attribute.
     pub fn xattr(self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
         check_name(name)?;
-        let _pin = self.pin();
+        let _pin = self.owner.pin();
         let set = self.xattrs(node)?;
         let entry = set.find(name)?.ok_or(Error::NoAttribute)?;
         if value.is_empty() {
@@ -298,7 +299,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
 
     /// Passes the names of all attributes to `each`.
     pub fn xattr_names(self, node: Node, each: &mut dyn FnMut(&[u8])) -> Result<()> {
-        let _pin = self.pin();
+        let _pin = self.owner.pin();
         let set = self.xattrs(node)?;
         let mut at = HEADER_BYTES;
         while let Some(entry) = set.entry(at)? {
@@ -316,15 +317,15 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     }
 
     fn xattrs(self, node: Node) -> Result<XattrSet<'f, M>> {
-        let inode = self.fs.inode_at(self.cachelet(node)?.inode.load(Relaxed))?;
-        XattrSet::open(self.fs, inode.xattrs.load_acquire())
+        let inode = self.owner.fs.inode_at(self.owner.cachelet(node)?.inode.load(Relaxed))?;
+        XattrSet::open(self.owner.fs, inode.xattrs.load_acquire())
     }
 
     fn change_xattr(self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
-        self.fs.writable()?;
+        self.owner.fs.writable()?;
         check_name(name)?;
-        let result = self.retry_with_spare(|| self.change_xattr_once(node, name, value, create, replace));
-        self.recycler().recycle_some();
+        let result = self.owner.retry_recycled(|| self.change_xattr_once(node, name, value, create, replace));
+        self.owner.recycler().recycle_some();
         result
     }
 
@@ -336,8 +337,8 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         create: bool,
         replace: bool,
     ) -> Result<()> {
-        let cachelet = self.cachelet(node)?;
-        let _held = self.lock_file(cachelet)?;
+        let cachelet = self.owner.cachelet(node)?;
+        let _held = self.owner.lock_file(cachelet)?;
         let old = self.xattrs(node)?;
         let entry = old.find(name)?;
         match entry {
@@ -347,35 +348,35 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         }
         let added = value.map(|value| [(name, value)]);
         let added = added.as_ref().map_or(&[][..], |added| &added[..]);
-        let build = || self.as_owner(node.number, || self.build_xattrs(&old, entry, added));
+        let build = || self.owner.as_owner(node.number, || self.build_xattrs(&old, entry, added));
         let grows = value.is_some_and(|value| entry.as_ref().is_none_or(|entry| value.len() > entry.value_length));
-        let new = if grows { self.leaving_spare(build)? } else { build()? };
-        let durable = self.fs.pm.fence_unfenced();
+        let new = if grows { self.owner.leaving_spare(build)? } else { build()? };
+        let durable = self.owner.fs.pm.fence_unfenced();
         // Before the next fence recovery sees the old set, after it the new one. The two stores
         // before that fence are independent.
-        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        super::mark_body_of(self.0, old.root)?;
+        let inode = self.owner.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        super::mark_body_of(self.owner, old.root)?;
         step();
         self.commit_xattrs(cachelet, inode, new.to_root(), durable)?;
         if old.root != 0 {
             // Readers of attributes have no version to check. From here on the retire queue owns
             // the blocks; if this thread dies, they are free.
-            super::mark_body_of(self.0, old.root)?;
+            super::mark_body_of(self.owner, old.root)?;
             step();
-            self.recycler().retire(RetiredKind::Body, old.root, 0);
+            self.owner.recycler().retire(RetiredKind::Body, old.root, 0);
         }
         Ok(())
     }
 
     fn commit_xattrs(self, cachelet: &Cachelet, inode: &Inode, root: u64, durable: Durable) -> Result<()> {
-        let mut property = self.property(cachelet)?;
-        property.changed_ns = self.stamp(cachelet);
+        let mut property = self.owner.cachelets().property(cachelet)?;
+        property.changed_ns = self.owner.cachelets().stamp(cachelet);
         cachelet.dirty.fetch_and(!PLAIN, AcqRel);
-        let dirty = self.fs.pm.commit(&inode.xattrs, root, durable);
-        let flushed = self.fs.pm.flush(dirty);
-        let committed = self.commit_property(cachelet, &property, durable)?;
-        self.fs.pm.fence(flushed.and(committed));
-        self.publish_property(cachelet, &property);
+        let dirty = self.owner.fs.pm.commit(&inode.xattrs, root, durable);
+        let flushed = self.owner.fs.pm.flush(dirty);
+        let committed = self.owner.cachelets().commit_property(cachelet, &property, durable)?;
+        self.owner.fs.pm.fence(flushed.and(committed));
+        self.owner.cachelets().publish_property(cachelet, &property);
         Ok(())
     }
 
@@ -388,7 +389,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
                 return Err(Error::TooBig);
             }
         }
-        Ok(self.build_xattrs(&XattrSet::open(self.fs, 0)?, None, attributes)?.to_root())
+        Ok(self.build_xattrs(&XattrSet::open(self.owner.fs, 0)?, None, attributes)?.to_root())
     }
 
     /// A body with the attributes of `old` except `entry`, plus those of `added`. Empty if there
@@ -404,7 +405,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         if length > BODY_BYTES_MAX {
             return Err(Error::NoSpace);
         }
-        let mut writer = Writer::new(self.0, length)?;
+        let mut writer = Writer::new(self.owner, length)?;
         match write_set(&mut writer, old, entry, added, count) {
             Ok(()) => writer.finish(),
             Err(error) => {
@@ -446,6 +447,6 @@ fn write_set<M: Memory>(
     header[0..8].copy_from_slice(&(checksum as u64).to_le_bytes());
     header[8..16].copy_from_slice(&writer.at.to_le_bytes());
     header[16..24].copy_from_slice(&count.to_le_bytes());
-    writer.thread.fs.pm.stream_bytes(writer.first_block(), &header)?.unfenced();
+    writer.owner.fs.pm.stream_bytes(writer.first_block(), &header)?.unfenced();
     Ok(())
 }

@@ -113,13 +113,13 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         if index == 0 || number == 0 {
             return Ok(());
         }
-        self.retire_if_unused(index, cachelet);
+        self.cachelets().retire_if_unused(index, cachelet);
         let state = References::from_word(cachelet.references.load(Acquire));
         if state.flags & FLAG_DEAD == 0 || state.reclaimer() != self.ticket() {
             return Ok(());
         }
         if state.flags & FLAG_EVICTED != 0 {
-            self.clear_pointer(cachelet, index)?;
+            self.cachelets().clear_pointer(cachelet, index)?;
             if !self.recycler().is_queued(RetiredKind::Cachelet, index as u64) {
                 self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
             }
@@ -149,7 +149,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         cachelet.version.store(version.wrapping_add(version & 1), Release);
         // Any entry that is whole fits the map: what an earlier entry names is freed only after a
         // later one was published.
-        self.publish_property(cachelet, &property);
+        self.cachelets().publish_property(cachelet, &property);
         match property.kind() {
             Some(FileKind::Directory) => self.recover_directory(cachelet, number)?,
             _ => {
@@ -163,9 +163,9 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
                     after.change(|after| after.blocks = blocks);
                 }
                 if after != property {
-                    let flushed = self.commit_attributes(cachelet, &after)?;
+                    let flushed = self.cachelets().commit_attributes(cachelet, &after)?;
                     self.fs.pm.fence(flushed);
-                    self.publish_property(cachelet, &after);
+                    self.cachelets().publish_property(cachelet, &after);
                 }
             }
         }

@@ -42,7 +42,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         let names = self.held_name(0)?.is_some() && self.held_name(SECOND)?.is_some();
         if index != 0 && (self.holds(&cachelet.lock) || (is_directory && names)) {
             if is_directory {
-                self.mark_dirty(cachelet);
+                self.cachelets().mark_dirty(cachelet);
             }
             cachelet.references.fetch_and(!References::flag(FLAG_RENAMING), AcqRel);
         }
