@@ -12,12 +12,12 @@ use crate::slot_owner::SlotOwner;
 use core::ops::Deref;
 use pmem::{Direct, Memory};
 
-macro_rules! of_slot_owner {
-    ($($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
+macro_rules! components {
+    ($holder:ident, $field:ident: $($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
         $(
             $(#[$doc])*
             pub struct $component<'t, 'f, M: Memory = Direct> {
-                pub(crate) owner: &'t SlotOwner<'f, M>,
+                pub(crate) $field: &'t $holder<'f, M>,
             }
 
             impl<M: Memory> Clone for $component<'_, '_, M> {
@@ -30,49 +30,12 @@ macro_rules! of_slot_owner {
             impl<M: Memory> Copy for $component<'_, '_, M> {}
         )*
 
-        impl<'f, M: Memory> SlotOwner<'f, M> {
+        impl<'f, M: Memory> $holder<'f, M> {
             $(
                 $(#[$doc])*
                 #[inline(always)]
                 pub fn $accessor(&self) -> $component<'_, 'f, M> {
-                    $component { owner: self }
-                }
-            )*
-        }
-    };
-}
-
-macro_rules! of_thread {
-    ($($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
-        $(
-            $(#[$doc])*
-            pub struct $component<'t, 'f, M: Memory = Direct>(pub(crate) &'t Thread<'f, M>);
-
-            impl<M: Memory> Clone for $component<'_, '_, M> {
-                #[inline(always)]
-                fn clone(&self) -> Self {
-                    *self
-                }
-            }
-
-            impl<M: Memory> Copy for $component<'_, '_, M> {}
-
-            impl<'f, M: Memory> Deref for $component<'_, 'f, M> {
-                type Target = Thread<'f, M>;
-
-                #[inline(always)]
-                fn deref(&self) -> &Thread<'f, M> {
-                    self.0
-                }
-            }
-        )*
-
-        impl<'f, M: Memory> Thread<'f, M> {
-            $(
-                $(#[$doc])*
-                #[inline(always)]
-                pub fn $accessor(&self) -> $component<'_, 'f, M> {
-                    $component(self)
+                    $component { $field: self }
                 }
             )*
         }
@@ -116,7 +79,9 @@ macro_rules! of_file_system {
     };
 }
 
-of_slot_owner! {
+components! {
+    SlotOwner, owner:
+
     /// Takes inodes, dentry lines, blocks and cachelets from the thread's shard or, if that has
     /// none, from what all threads share, and gives them back. See `alloc`.
     Allocator allocator
@@ -138,7 +103,9 @@ of_slot_owner! {
     Watches watches
 }
 
-of_thread! {
+components! {
+    Thread, thread:
+
     /// Recovers the slot of a dead thread, which this thread has taken over. See `reap`.
     Reaper reaper
 

@@ -148,25 +148,25 @@ impl<M: Memory> Fs<M> {
 // The rest of recovery. Each method runs as the owner of a dead thread's slot.
 impl<'f, M: Memory> Reaper<'_, 'f, M> {
     fn recover_slot(self) -> Result<()> {
-        self.redo()?;
+        self.thread.redo()?;
         self.release_allocators()?;
-        self.allocator().recount_cachelets()?;
-        self.allocator().repair_segments()?;
+        self.thread.allocator().recount_cachelets()?;
+        self.thread.allocator().repair_segments()?;
         self.repair_buckets()?;
         // An error in one step must not prevent the others.
-        let changes = self.recover_changes();
+        let changes = self.thread.recover_changes();
         let intent = self.recover_intent();
         let in_flight = self.recover_in_flight();
         let files = self.for_locked_cachelets(|cachelet| self.recover_cachelet(cachelet));
-        self.release_all();
-        let lines = self.recycler().finish_lines();
-        let batch = self.recycler().finish_batch();
+        self.thread.release_all();
+        let lines = self.thread.recycler().finish_lines();
+        let batch = self.thread.recycler().finish_batch();
         let victim = self.recover_victim();
         let blocks = self.recover_blocks();
         // The steps from here on record victims of their own: another reaper must not take them for
         // the operation's.
         step();
-        self.slot.intent.kind.store(IntentKind::None as u32, Release);
+        self.thread.slot.intent.kind.store(IntentKind::None as u32, Release);
         step();
         let references = self.recover_references();
         changes.and(intent).and(in_flight).and(files).and(lines).and(batch).and(victim).and(blocks).and(references)
@@ -174,15 +174,15 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
 
     /// Clears all of the slot that does not serve its next owner.
     fn clear_slot(self) {
-        self.release_all();
-        self.end_intent();
-        self.renames().end_moves_of_dead();
-        self.slot.in_flight.lines[1].store(0, Relaxed);
-        self.slot.in_flight_page.link.store(0, Relaxed);
-        self.slot.pins.store(0, Relaxed);
+        self.thread.release_all();
+        self.thread.end_intent();
+        self.thread.renames().end_moves_of_dead();
+        self.thread.slot.in_flight.lines[1].store(0, Relaxed);
+        self.thread.slot.in_flight_page.link.store(0, Relaxed);
+        self.thread.slot.pins.store(0, Relaxed);
         step();
-        self.slot.pinned.store(0, Release);
-        self.slot.recovering.store(0, Release);
+        self.thread.slot.pinned.store(0, Release);
+        self.thread.slot.recovering.store(0, Release);
     }
 
     /// For an array of elements with a lock: the index of the element whose lock a record of `held`
@@ -196,38 +196,39 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         if offset < start || offset >= start + count * size || (offset - start) % size != lock {
             return Ok(None);
         }
-        Ok(self.holds(self.fs.dram_word(offset)?).then_some((offset - start) / size))
+        Ok(self.thread.holds(self.thread.fs.dram_word(offset)?).then_some((offset - start) / size))
     }
 
     /// Releases the locks of allocators. `redo` has made consistent what they protect, except the
     /// counts of groups, which come first because later steps take the locks.
     fn release_allocators(self) -> Result<()> {
-        let (layout, header) = (&self.fs.dram.layout, self.fs.header()?);
+        let (layout, header) = (&self.thread.fs.dram.layout, self.thread.fs.header()?);
         let groups = (layout.groups, layout.groups_max, size_of::<Group>() as u64, 0);
         let lock = core::mem::offset_of!(SlabState, lock) as u64;
         let slabs = (layout.slabs, layout.groups_max * GROUP_BLOCKS, size_of::<SlabState>() as u64, lock);
-        for record in &self.slot.held {
+        for record in &self.thread.slot.held {
             let group = self.locked_element(record, groups)?;
             if let Some(index) = group {
-                self.fs.block_map().recount_group(index)?;
+                self.thread.fs.block_map().recount_group(index)?;
             }
             let offset = record.load(Relaxed);
-            let is_map = header.inode_map.iter().any(|part| self.fs.dram.region().offset_of(&part.lock) == offset);
+            let is_map =
+                header.inode_map.iter().any(|part| self.thread.fs.dram.region().offset_of(&part.lock) == offset);
             if group.is_some() || is_map || self.locked_element(record, slabs)?.is_some() {
-                self.release_one(record);
+                self.thread.release_one(record);
             }
         }
         Ok(())
     }
 
     fn for_locked_cachelets(self, mut each: impl FnMut(&'f Cachelet) -> Result<()>) -> Result<()> {
-        let layout = &self.fs.dram.layout;
+        let layout = &self.thread.fs.dram.layout;
         let lock = core::mem::offset_of!(Cachelet, lock) as u64;
         let place = (layout.cachelets, layout.cachelets_max, size_of::<Cachelet>() as u64, lock);
         let mut result = Ok(());
-        for record in &self.slot.held {
+        for record in &self.thread.slot.held {
             if let Some(index) = self.locked_element(record, place)? {
-                result = result.and(each(self.fs.dram.cachelet(index as u32)?));
+                result = result.and(each(self.thread.fs.dram.cachelet(index as u32)?));
             }
         }
         result

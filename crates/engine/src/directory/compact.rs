@@ -76,7 +76,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// Compacts a directory's log if it has enough holes. Not pinned. A failure (no space, a
     /// stopped thread) leaves the log as it is.
     pub(super) fn compact_if_worth_it(self, node: Node) -> Result<()> {
-        let directory = self.cachelet(node)?;
+        let directory = self.thread.cachelet(node)?;
         let worth_it = directory.as_directory().is_holey()
             && !directory.as_directory().is_maintained()
             && is_worth_it(directory.as_directory().log_counts());
@@ -90,24 +90,24 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         for _ in 0..COMPACTIONS_MAX {
             let mut compacted = false;
             for node in directories {
-                if self.gives_space(self.cachelet(node)?.as_directory().log_counts())? {
+                if self.gives_space(self.thread.cachelet(node)?.as_directory().log_counts())? {
                     self.compact(node)?;
-                    self.recycler().reclaim_space()?;
+                    self.thread.recycler().reclaim_space()?;
                     compacted = true;
                 }
             }
             // Another thread may just have done it.
-            match self.retry_when_full(&operation) {
+            match self.thread.retry_when_full(&operation) {
                 Err(Error::NoSpace) => {}
                 result => return result,
             }
-            if !compacted || self.is_epoch_stalled()? {
+            if !compacted || self.thread.is_epoch_stalled()? {
                 break;
             }
             // Another thread compacts it, or is in it.
-            self.fs.platform.wait(&AtomicU32::new(0), 0, 1);
+            self.thread.fs.platform.wait(&AtomicU32::new(0), 0, 1);
         }
-        self.retry_with_spare(operation)
+        self.thread.retry_with_spare(operation)
     }
 
     /// Whether a compaction gives lines back, and finds space for its pages: those that replace the
@@ -115,28 +115,28 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     fn gives_space(self, log: LogCounts) -> Result<bool> {
         let pages = log.names / LOG_SLOTS + 2;
         let is_worth_it = log.holes >= HOLES_FOR_SPACE || log.holes > log.names;
-        Ok(is_worth_it && self.fs.block_map().blocks_free()? >= pages)
+        Ok(is_worth_it && self.thread.fs.block_map().blocks_free()? >= pages)
     }
 
     /// Compacts now, unless another thread maintains the directory. Not pinned; the caller has a
     /// reference to the directory.
     pub(crate) fn compact(self, node: Node) -> Result<()> {
-        let directory = self.cachelet(node)?;
+        let directory = self.thread.cachelet(node)?;
         let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
         if !is_indexed() {
             return Ok(());
         }
-        self.recycler().make_room()?;
-        self.intend_maintenance(node.cachelet);
-        let result = match directory.as_directory().maintain(self.ticket()) && is_indexed() {
+        self.thread.recycler().make_room()?;
+        self.thread.intend_maintenance(node.cachelet);
+        let result = match directory.as_directory().maintain(self.thread.ticket()) && is_indexed() {
             true => self.compact_maintained(directory),
             false => Ok(()),
         };
-        directory.as_directory().end_maintaining(self.ticket());
-        self.end_intent();
+        directory.as_directory().end_maintaining(self.thread.ticket());
+        self.thread.end_intent();
         // The log is one queue entry and frees much space, so it is recycled without waiting for
         // more entries.
-        self.recycler().recycle(RETIRED_MAX)?;
+        self.thread.recycler().recycle(RETIRED_MAX)?;
         match result {
             Err(Error::NoSpace | Error::Busy) => Ok(()),
             result => result,
@@ -145,26 +145,26 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
 
     fn compact_maintained(self, directory: &'f Cachelet) -> Result<()> {
         // While a stopped thread keeps grace periods from ending, the log stays as it is.
-        if self.is_epoch_stalled()? {
+        if self.thread.is_epoch_stalled()? {
             return Ok(());
         }
         let number = directory.number.load(Relaxed);
-        let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
+        let inode = self.thread.fs.inode_at(directory.inode.load(Relaxed))?;
         let boundary = {
-            let _pin = self.pin();
+            let _pin = self.thread.pin();
             match Tail(directory.as_directory().log_tail().load(Acquire)) {
                 tail if tail.page() == 0 => return Ok(()),
-                tail => self.extend_log(directory, tail)?,
+                tail => self.thread.extend_log(directory, tail)?,
             }
         };
-        if !self.wait_briefly_for_grace_period()? {
+        if !self.thread.wait_briefly_for_grace_period()? {
             return Ok(());
         }
         let old_head = inode.log.load_acquire();
         let copied = self.copy_names(number, old_head, boundary);
         // A name that was not copied carries the timestamp of its removal. Its remover stays pinned
         // until the directory's times, which remain, have that timestamp too.
-        let copied = copied.and_then(|chain| match self.wait_briefly_for_grace_period() {
+        let copied = copied.and_then(|chain| match self.thread.wait_briefly_for_grace_period() {
             Ok(true) => Ok(chain),
             Ok(false) => Err((chain, Error::Busy)),
             Err(error) => Err((chain, error)),
@@ -201,7 +201,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     }
 
     fn copy_page(self, owner: u64, offset: u64, chain: &mut NewChain<'f>) -> Result<u64> {
-        let (page, _) = self.fs.log_page(offset, owner)?;
+        let (page, _) = self.thread.fs.log_page(offset, owner)?;
         for (index, slot) in page.slots.iter().enumerate() {
             self.prefetch_ahead(page, index);
             let word = slot.load_acquire();
@@ -210,7 +210,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
             }
             // The threads that created names in these pages have left. A slot here that names no
             // dentry is damage, and the old pages stay.
-            let named = self.fs.dentry_of_slot(word, owner)?;
+            let named = self.thread.fs.dentry_of_slot(word, owner)?;
             let (dentry, _, facts) = named.ok_or(crate::error::Corruption::Dentry(slot_address(word)))?;
             if Valid::from_word(dentry.valid.load_acquire()).valid {
                 self.append_copied(owner, chain, word, facts.cookie)?;
@@ -223,17 +223,17 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     #[inline]
     fn prefetch_ahead(self, page: &LogPage, index: usize) {
         if let Some(slot) = page.slots.get(index + AHEAD) {
-            self.fs.pm.prefetch(slot_address(slot.load()));
+            self.thread.fs.pm.prefetch(slot_address(slot.load()));
         }
     }
 
     fn append_copied(self, owner: u64, chain: &mut NewChain<'f>, word: u64, cookie: u64) -> Result<()> {
-        let pm = &self.fs.pm;
+        let pm = &self.thread.fs.pm;
         if chain.last.is_none() || chain.used == LOG_SLOTS {
-            let fresh = self.allocator().allocate_unreachable::<LogPage>()?;
+            let fresh = self.thread.allocator().allocate_unreachable::<LogPage>()?;
             let offset = pm.offset_of(&*fresh);
             // Flushed as a whole once it is filled.
-            self.write_page_header(offset, owner, cookie, LogPageKind::Compacted)?.unflushed();
+            self.thread.write_page_header(offset, owner, cookie, LogPageKind::Compacted)?.unflushed();
             self.link_new(chain, offset);
             if chain.first == 0 {
                 chain.first = offset;
@@ -252,9 +252,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// chain ends.
     fn link_new(self, chain: &mut NewChain<'f>, next: u64) {
         if let Some(page) = chain.last.take() {
-            let pm = &self.fs.pm;
+            let pm = &self.thread.fs.pm;
             page.reserved.iter().for_each(|word| pm.set64(word, 0).unflushed());
-            let has_bound = self.fs.superblock().is_ok_and(Superblock::has_used_slots);
+            let has_bound = self.thread.fs.superblock().is_ok_and(Superblock::has_used_slots);
             let used = LogPage::used_word(page.owner.load(), page.first_cookie.load(), chain.used);
             pm.set64(&page.used, if has_bound { used } else { 0 }).unflushed();
             page.slots[chain.used as usize..].iter().for_each(|slot| pm.retract(slot, 0).unflushed());
@@ -266,25 +266,25 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
 
     /// Makes the new chain the log.
     fn swap_log(self, directory: &'f Cachelet, old_head: u64, chain: &mut NewChain<'_>, boundary: u64) -> Result<()> {
-        let pm = &self.fs.pm;
-        let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
-        let _held = self.lock(&directory.lock, &directory.waiters)?;
+        let pm = &self.thread.fs.pm;
+        let inode = self.thread.fs.inode_at(directory.inode.load(Relaxed))?;
+        let _held = self.thread.lock(&directory.lock, &directory.waiters)?;
         // The removed dentries carry the times of removals: the directory's property entry must
         // have those times first.
-        let property = self.cachelets().property_now(directory);
-        let times = self.cachelets().commit_attributes(directory, &property)?;
+        let property = self.thread.cachelets().property_now(directory);
+        let times = self.thread.cachelets().commit_attributes(directory, &property)?;
         let durable = pm.fence(times.and(core::mem::replace(&mut chain.flushed, Flushed::nothing())));
         let head = if chain.first == 0 { boundary } else { chain.first };
         // Until the old pages are free, this thread owns them; the directory owns the new ones.
         let number = directory.number.load(Relaxed);
         self.own_pages(number, chain.first, boundary, number)?;
-        self.own_pages(number, old_head, boundary, owned_by_slot(self.ticket()))?;
-        for (recorded, page) in self.slot.intent.old.iter().zip([old_head, boundary]) {
+        self.own_pages(number, old_head, boundary, owned_by_slot(self.thread.ticket()))?;
+        for (recorded, page) in self.thread.slot.intent.old.iter().zip([old_head, boundary]) {
             recorded.store(page, Relaxed);
         }
         step();
         // Before the head changes: the head shows a reaper whether the swap happened.
-        self.slot.intent.step.store(STEP_RETIRING, Release);
+        self.thread.slot.intent.step.store(STEP_RETIRING, Release);
         step();
         // Crash point: before this is durable the log is the whole old chain, afterwards the new
         // one. The pages of the other chain are free in either case.
@@ -298,8 +298,8 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     fn own_pages(self, number: u64, first: u64, boundary: u64, owner: u64) -> Result<()> {
         let mut offset = first;
         while offset != 0 && offset != boundary {
-            self.fs.block_map().mark_owner(BlockRun { first: offset / BLOCK_BYTES, count: 1 }, owner)?;
-            offset = self.fs.log_page(offset, number)?.0.next.load_acquire();
+            self.thread.fs.block_map().mark_owner(BlockRun { first: offset / BLOCK_BYTES, count: 1 }, owner)?;
+            offset = self.thread.fs.log_page(offset, number)?.0.next.load_acquire();
         }
         Ok(())
     }
@@ -309,8 +309,8 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     pub(crate) fn retire_log(self, directory: &Cachelet, (old_head, boundary): (u64, u64), copied: u64) -> Result<()> {
         let holes = self.mark_gone(directory.number.load(Relaxed), old_head, boundary, copied)?;
         step();
-        if !self.recycler().is_queued(RetiredKind::Log, old_head) {
-            self.recycler().retire(RetiredKind::Log, old_head, boundary);
+        if !self.thread.recycler().is_queued(RetiredKind::Log, old_head) {
+            self.thread.recycler().retire(RetiredKind::Log, old_head, boundary);
         }
         directory.as_directory().uncount_holes(holes);
         Ok(())
@@ -324,7 +324,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         let mut copied = (copied, 0u64);
         let mut offset = old_head;
         while offset != boundary {
-            let page = self.fs.log_page(offset, owner)?.0;
+            let page = self.thread.fs.log_page(offset, owner)?.0;
             for slot in &page.slots {
                 let word = slot.load_acquire();
                 if word == 0 {
@@ -335,7 +335,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
                 } else {
                     holes += 1;
                     // Nothing leads to this page after a crash.
-                    self.fs.pm.retract(slot, gone_word(word)).unflushed();
+                    self.thread.fs.pm.retract(slot, gone_word(word)).unflushed();
                 }
             }
             offset = page.next.load_acquire();
@@ -346,22 +346,22 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// The next word of the new chain at a position, or zero behind its end.
     fn copied_word(self, owner: u64, position: &mut (u64, u64), boundary: u64) -> Result<u64> {
         if position.1 == LOG_SLOTS && position.0 != 0 {
-            *position = (self.fs.log_page(position.0, owner)?.0.next.load_acquire(), 0);
+            *position = (self.thread.fs.log_page(position.0, owner)?.0.next.load_acquire(), 0);
         }
         if position.0 == 0 || position.0 == boundary {
             return Ok(0);
         }
-        Ok(self.fs.log_page(position.0, owner)?.0.slots[position.1 as usize].load_acquire())
+        Ok(self.thread.fs.log_page(position.0, owner)?.0.slots[position.1 as usize].load_acquire())
     }
 
     /// Frees a chain that nothing leads to: up to the page that is being filled, or up to the page
     /// of the log, `boundary`, to which it was linked.
     fn free_chain(self, owner: u64, chain: &NewChain<'f>, boundary: u64) -> Result<()> {
-        let last = chain.last.as_ref().map_or(0, |page| self.fs.pm.offset_of(&**page));
+        let last = chain.last.as_ref().map_or(0, |page| self.thread.fs.pm.offset_of(&**page));
         let mut offset = chain.first;
         while offset != 0 && offset != boundary {
-            let next = if offset == last { 0 } else { self.fs.log_page(offset, owner)?.0.next.load_acquire() };
-            self.allocator().free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
+            let next = if offset == last { 0 } else { self.thread.fs.log_page(offset, owner)?.0.next.load_acquire() };
+            self.thread.allocator().free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
             offset = next;
         }
         Ok(())

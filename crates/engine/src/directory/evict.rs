@@ -54,7 +54,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         self.evict_alone(|| {
             // Two rounds: the first may only clear second chances.
             let evicted = self.go_round(2, DIRECTORIES_PER_CALL, |index| self.evict_directory(index))?;
-            self.recycler().recycle(2 * RETIRED_MAX)?;
+            self.thread.recycler().recycle(2 * RETIRED_MAX)?;
             Ok(evicted != 0)
         })
     }
@@ -63,12 +63,12 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// cannot be.
     fn evict_alone(self, evict: impl FnOnce() -> Result<bool>) -> Result<bool> {
         // No directory can leave while a stopped thread may rely on its names.
-        if self.is_epoch_stalled()? {
+        if self.thread.is_epoch_stalled()? {
             return Ok(false);
         }
-        let header = self.fs.header()?;
+        let header = self.thread.fs.header()?;
         // A stopped evictor makes the call fail for want of memory, not wait.
-        let evicting = self.lock_with(Patience::Long, &header.evict_lock, &header.rare_waiters)?;
+        let evicting = self.thread.lock_with(Patience::Long, &header.evict_lock, &header.rare_waiters)?;
         let Some(_evicting) = evicting else { return Ok(false) };
         evict()
     }
@@ -76,8 +76,8 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// Moves the clock hand until `evict` has evicted `max` cachelets, or `rounds` times round.
     /// Returns how many were evicted.
     fn go_round(self, rounds: u64, max: usize, evict: impl Fn(u32) -> Result<bool>) -> Result<usize> {
-        let header = self.fs.header()?;
-        let end = header.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max) as u32;
+        let header = self.thread.fs.header()?;
+        let end = header.cachelets_next.load(Acquire).min(self.thread.fs.dram.layout.cachelets_max) as u32;
         let mut evicted = 0;
         let mut cursor = header.evict_head.load(Relaxed);
         for _ in 0..rounds * end as u64 {
@@ -94,62 +94,62 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// Gets free cachelets for this thread if it has none, by evicting files if need be. Returns
     /// whether it got any. Not pinned.
     pub(crate) fn refill_cachelets(self) -> Result<bool> {
-        if self.allocator().next_cachelet().is_some() {
+        if self.thread.allocator().next_cachelet().is_some() {
             return Ok(false);
         }
-        if self.allocator().take_batch()? {
+        if self.thread.allocator().take_batch()? {
             return Ok(true);
         }
         self.evict_alone(|| {
             self.evict_files()?;
-            Ok(self.allocator().next_cachelet().is_some())
+            Ok(self.thread.allocator().next_cachelet().is_some())
         })
     }
 
     /// Evicts single files, and frees what this thread has evicted or removed. What the slots of
     /// other threads keep free is out of reach: their lists have no lock. Not pinned.
     pub(crate) fn evict_files(self) -> Result<()> {
-        self.recycler().make_room()?;
+        self.thread.recycler().make_room()?;
         self.go_round(1, FILES_PER_CALL, |index| {
-            let number = self.fs.dram.cachelet(index)?.number.load(Acquire);
+            let number = self.thread.fs.dram.cachelet(index)?.number.load(Acquire);
             if number == 0 { Ok(false) } else { self.evict_cachelet(index, number) }
         })?;
-        self.recycler().drain_for_space().map(drop)
+        self.thread.recycler().drain_for_space().map(drop)
     }
 
     /// Evicts one directory if it is eligible. Returns whether it was evicted.
     fn evict_directory(self, index: u32) -> Result<bool> {
         let Some(node) = self.take_candidate(index)? else { return Ok(false) };
-        let directory = self.cachelet(node)?;
-        self.intend_maintenance(index);
-        let result = match directory.as_directory().maintain(self.ticket()) {
+        let directory = self.thread.cachelet(node)?;
+        self.thread.intend_maintenance(index);
+        let result = match directory.as_directory().maintain(self.thread.ticket()) {
             true => self.evict_maintained(directory),
             false => Ok(false),
         };
-        directory.as_directory().end_maintaining(self.ticket());
-        self.end_intent();
-        self.release_recorded(node);
+        directory.as_directory().end_maintaining(self.thread.ticket());
+        self.thread.end_intent();
+        self.thread.release_recorded(node);
         result
     }
 
     /// An unreferenced directory that has had its second chance, with a recorded reference: until
     /// it is evicted the cachelet must not be reused for another file.
     fn take_candidate(self, index: u32) -> Result<Option<Node>> {
-        let directory = self.fs.dram.cachelet(index)?;
+        let directory = self.thread.fs.dram.cachelet(index)?;
         if DirectoryState::of(directory) != DirectoryState::Indexed {
             return Ok(None);
         }
-        let _pin = self.pin();
+        let _pin = self.thread.pin();
         let number = directory.number.load(Acquire);
         let candidate = number != 0
             && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
             && DirectoryState::of(directory) == DirectoryState::Indexed
             && self.is_unused(directory);
-        if !candidate || directory.as_directory().clear_used() || !self.cachelets().reference(directory) {
+        if !candidate || directory.as_directory().clear_used() || !self.thread.cachelets().reference(directory) {
             return Ok(None);
         }
         let node = Node { cachelet: index, number };
-        self.record_reference(node);
+        self.thread.record_reference(node);
         Ok(Some(node))
     }
 
@@ -160,7 +160,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
 
     fn evict_maintained(self, directory: &'f Cachelet) -> Result<bool> {
         {
-            let _held = self.lock(&directory.lock, &directory.waiters)?;
+            let _held = self.thread.lock(&directory.lock, &directory.waiters)?;
             let state = References::from_word(directory.references.load(Acquire));
             let only_here = state.references == 1 && state.flags & FLAG_HELD == 0;
             if DirectoryState::of(directory) != DirectoryState::Indexed || !only_here {
@@ -169,14 +169,14 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
             DirectoryState::set(directory, DirectoryState::Evicting);
         }
         // The lock is not held meanwhile: see `evict_announced`.
-        if !self.wait_briefly_for_grace_period()? {
+        if !self.thread.wait_briefly_for_grace_period()? {
             // A reaper may have found meanwhile that it needs a recount.
             let evicting = |word: u32| {
                 (word & 0xff == DirectoryState::Evicting as u32)
                     .then_some(word & !0xff | DirectoryState::Indexed as u32)
             };
             let _ = directory.as_directory().state().fetch_update(AcqRel, Acquire, evicting);
-            self.fs.platform.wake(directory.as_directory().state());
+            self.thread.fs.platform.wake(directory.as_directory().state());
             return Ok(false);
         }
         self.evict_announced(directory)?;
@@ -186,28 +186,28 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// Takes the names of a directory that a dead thread left in need of a recount out of the
     /// mindex, so that they are indexed and counted again. Not pinned.
     pub(super) fn evict_for_recount(self, directory: Node) -> Result<()> {
-        let cachelet = self.cachelet(directory)?;
-        self.intend_maintenance(directory.cachelet);
-        let result = match cachelet.as_directory().maintain(self.ticket()) {
+        let cachelet = self.thread.cachelet(directory)?;
+        self.thread.intend_maintenance(directory.cachelet);
+        let result = match cachelet.as_directory().maintain(self.thread.ticket()) {
             true => self.evict_for_recount_maintained(cachelet),
             false => {
-                self.fs.platform.wait(
+                self.thread.fs.platform.wait(
                     cachelet.as_directory().state(),
                     cachelet.as_directory().state().load(Relaxed),
                     EVICTION_WAIT_MS,
                 );
                 // The thread that maintains it may have died.
-                self.fs.reap_dead_threads().map(drop)
+                self.thread.fs.reap_dead_threads().map(drop)
             }
         };
-        cachelet.as_directory().end_maintaining(self.ticket());
-        self.end_intent();
+        cachelet.as_directory().end_maintaining(self.thread.ticket());
+        self.thread.end_intent();
         result
     }
 
     fn evict_for_recount_maintained(self, directory: &'f Cachelet) -> Result<()> {
         {
-            let _held = self.lock(&directory.lock, &directory.waiters)?;
+            let _held = self.thread.lock(&directory.lock, &directory.waiters)?;
             if DirectoryState::of(directory) != DirectoryState::NeedsRecount {
                 return Ok(());
             }
@@ -216,7 +216,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         // The links may already be right, changed by a thread that died before it set the dirty
         // mark.
         directory.dirty.fetch_or(DIRTY, AcqRel);
-        self.wait_for_grace_period()?;
+        self.thread.wait_for_grace_period()?;
         self.evict_announced(directory)
     }
 
@@ -226,35 +226,35 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// them.
     fn evict_announced(self, directory: &'f Cachelet) -> Result<()> {
         // Nothing else leads to the last page later.
-        self.fs.pm.fence(self.flush_used_slots(directory)?);
+        self.thread.fs.pm.fence(self.thread.flush_used_slots(directory)?);
         step();
-        self.fs.discard_changes(directory)?;
+        self.thread.fs.discard_changes(directory)?;
         step();
         let result = self.remove_names(directory);
         // Now, not at the next indexing, which may never happen; the links and times are written
         // back.
         if let Ok(found) = &result {
-            self.set_subdirectories(directory, found.subdirectories);
+            self.thread.set_subdirectories(directory, found.subdirectories);
             let shown_ns = directory.changed_ns.load(Relaxed);
             // No error ends this: others wait until the directory is absent.
-            let changed_ns = self.cachelets().changed_in_entry(directory, shown_ns).unwrap_or(shown_ns);
-            if let Some(shown_ns) = self.fs.recovered_ns(found.recorded_ns, found.newest, changed_ns) {
-                self.cachelets().touch_directory(directory, NameTime { shown_ns, recorded_ns: shown_ns });
+            let changed_ns = self.thread.cachelets().changed_in_entry(directory, shown_ns).unwrap_or(shown_ns);
+            if let Some(shown_ns) = self.thread.fs.recovered_ns(found.recorded_ns, found.newest, changed_ns) {
+                self.thread.cachelets().touch_directory(directory, NameTime { shown_ns, recorded_ns: shown_ns });
             }
         }
         step();
         DirectoryState::set(directory, DirectoryState::Absent);
-        self.fs.platform.wake(directory.as_directory().state());
-        self.names().flush_name_count()?;
+        self.thread.fs.platform.wake(directory.as_directory().state());
+        self.thread.names().flush_name_count()?;
         result.map(drop)
     }
 
     /// Recounts directories that dead threads left in need of a recount and that have not been used
     /// since. Called by the last process to leave, before links are written back.
     pub(crate) fn recount_directories(self) -> Result<()> {
-        let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
+        let end = self.thread.fs.header()?.cachelets_next.load(Acquire).min(self.thread.fs.dram.layout.cachelets_max);
         for index in 1..end as u32 {
-            let directory = self.fs.dram.cachelet(index)?;
+            let directory = self.thread.fs.dram.cachelet(index)?;
             let number = directory.number.load(Acquire);
             if number != 0 && DirectoryState::of(directory) == DirectoryState::NeedsRecount {
                 self.evict_for_recount(Node { cachelet: index, number })?;
@@ -267,17 +267,18 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// with them, once no thread relies on the names. Returns the totals of the log.
     pub(super) fn remove_names(self, directory: &'f Cachelet) -> Result<Logged> {
         let number = directory.number.load(Relaxed);
-        let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
+        let mut offset = self.thread.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
         let (mut pages, mut found) = (0, Logged::default());
         let mut buffer = [0u8; NAME_BYTES_MAX + 1];
-        while offset != 0 && pages < self.fs.blocks() {
+        while offset != 0 && pages < self.thread.fs.blocks() {
             pages += 1;
-            let (page, _) = self.fs.log_page(offset, number)?;
+            let (page, _) = self.thread.fs.log_page(offset, number)?;
             for (index, slot) in page.used_slots().iter().enumerate() {
                 if index % 32 == 0 {
-                    self.recycler().make_room()?;
+                    self.thread.recycler().make_room()?;
                 }
-                let Ok(Some((dentry, offset, facts))) = self.fs.dentry_of_slot(slot.load_acquire(), number) else {
+                let Ok(Some((dentry, offset, facts))) = self.thread.fs.dentry_of_slot(slot.load_acquire(), number)
+                else {
                     continue;
                 };
                 let valid = Valid::from_word(dentry.valid.load_acquire());
@@ -285,18 +286,18 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
                 if valid.timestamp_ns > found.recorded_ns {
                     (found.recorded_ns, found.newest) = (valid.timestamp_ns, facts.inode);
                 }
-                let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
-                let hash = self.fs.hash_name(number, name);
+                let name = crate::mindex::dentry_name(self.thread.fs, offset, facts.name_length, &mut buffer)?;
+                let hash = self.thread.fs.hash_name(number, name);
                 let target = {
-                    let held = self.names().hold_dentry(hash, offset, false)?;
+                    let held = self.thread.names().hold_dentry(hash, offset, false)?;
                     let target = held.as_ref().and_then(|held| held.found()).map(|found| found.target);
                     if let Some(held) = held {
-                        self.names().remove_entry(&held);
-                        self.names().release_removed(held);
+                        self.thread.names().remove_entry(&held);
+                        self.thread.names().release_removed(held);
                     }
                     target
                 };
-                if let Some(index) = self.fs.cachelet_of_removed(target, facts.inode) {
+                if let Some(index) = self.thread.fs.cachelet_of_removed(target, facts.inode) {
                     self.evict_cachelet(index, facts.inode)?;
                 }
             }
@@ -307,16 +308,16 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
 
     /// Frees a file's cachelet if it is unused. Returns whether it was.
     fn evict_cachelet(self, index: u32, number: u64) -> Result<bool> {
-        let _pin = self.pin();
-        let cachelet = self.fs.dram.cachelet(index)?;
+        let _pin = self.thread.pin();
+        let cachelet = self.thread.fs.dram.cachelet(index)?;
         // Nor does it wait for a thread that has the file locked.
         let is_it = cachelet.number.load(Acquire) == number;
         if !is_it || !self.is_unused(cachelet) || cachelet.lock.load(Relaxed) != 0 {
             return Ok(false);
         }
-        let flushed = self.cachelets().write_back(cachelet)?;
-        self.fs.pm.fence(flushed);
-        let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return Ok(false) };
+        let flushed = self.thread.cachelets().write_back(cachelet)?;
+        self.thread.fs.pm.fence(flushed);
+        let Some(_held) = self.thread.try_lock(&cachelet.lock, &cachelet.waiters) else { return Ok(false) };
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
         let changed = cachelet.dirty.load(Acquire) & DIRTY != 0;
@@ -325,19 +326,19 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         if state.is_used() || leaving || changed || indexed {
             return Ok(false);
         }
-        let references = References::reclaimed_by(self.ticket());
+        let references = References::reclaimed_by(self.thread.ticket());
         let dead = References { references, flags: state.flags | FLAG_DEAD | FLAG_EVICTED, ..state }.word();
-        self.slot.intent.victim.store(index, Relaxed);
+        self.thread.slot.intent.victim.store(index, Relaxed);
         step();
         let evicted = cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok();
         if evicted {
             step();
-            self.cachelets().clear_pointer(cachelet, index)?;
+            self.thread.cachelets().clear_pointer(cachelet, index)?;
             step();
-            self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
-            self.count_event(Event::Evicted);
+            self.thread.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
+            self.thread.count_event(Event::Evicted);
         }
-        self.slot.intent.victim.store(0, Release);
+        self.thread.slot.intent.victim.store(0, Release);
         Ok(evicted)
     }
 }

@@ -60,8 +60,8 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Checks and publishes the moves of one rename. `Loop`: one would make a directory its own
     /// ancestor. `Busy`: that depends on a rename under way.
     pub(super) fn begin_moves(self, moves: &[DirectoryMove]) -> Result<MoveGuard<'f>> {
-        let header = self.fs.header()?;
-        let _locked = self.lock(&header.directory_move_lock, &header.rare_waiters)?;
+        let header = self.thread.fs.header()?;
+        let _locked = self.thread.lock(&header.directory_move_lock, &header.rare_waiters)?;
         // First: a move that ends later is seen here, one that ended earlier in the parents.
         let others = self.other_moves()?;
         for one in moves {
@@ -74,26 +74,26 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
                 return Err(Error::Busy);
             }
         }
-        for (one, [directory, parent]) in moves.iter().zip(&self.slot.moves) {
+        for (one, [directory, parent]) in moves.iter().zip(&self.thread.slot.moves) {
             directory.store(one.directory, Release);
             step();
             parent.store(one.parent, Release);
             step();
         }
-        Ok(MoveGuard { moves: &self.slot.moves })
+        Ok(MoveGuard { moves: &self.thread.slot.moves })
     }
 
     /// The moves that other threads have published; the lock is held.
     fn other_moves(self) -> Result<Others> {
         let mut others = Others { moves: [DirectoryMove::default(); OTHERS_MAX], count: 0 };
-        for index in self.fs.taken_slots()?.filter(|index| *index != self.index()) {
-            for [directory, parent] in &self.fs.dram.slot(index)?.moves {
+        for index in self.thread.fs.taken_slots()?.filter(|index| *index != self.thread.index()) {
+            for [directory, parent] in &self.thread.fs.dram.slot(index)?.moves {
                 let found = DirectoryMove { directory: directory.load(Acquire), parent: parent.load(Acquire) };
                 if found.directory == 0 || found.parent == 0 {
                     continue;
                 }
                 // The thread may have died.
-                if self.fs.reap_if_dead(index)? {
+                if self.thread.fs.reap_if_dead(index)? {
                     continue;
                 }
                 *others.moves.get_mut(others.count).ok_or(Error::Busy)? = found;
@@ -111,7 +111,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         while count > 0 {
             count -= 1;
             let mut at = starts[count];
-            for _ in 0..self.fs.geometry.inodes_max() {
+            for _ in 0..self.thread.fs.geometry.inodes_max() {
                 if at == one.directory {
                     return Ok(true);
                 }
@@ -125,7 +125,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
                 if at == ROOT_INODE {
                     break;
                 }
-                at = self.fs.inode(at)?.parent.load_acquire();
+                at = self.thread.fs.inode(at)?.parent.load_acquire();
             }
         }
         Ok(false)
@@ -134,14 +134,14 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Whether directory `ancestor` is `number` or above it.
     pub(super) fn is_ancestor(self, ancestor: u64, number: u64) -> Result<bool> {
         let mut at = number;
-        for _ in 0..self.fs.geometry.inodes_max() {
+        for _ in 0..self.thread.fs.geometry.inodes_max() {
             if at == ancestor {
                 return Ok(true);
             }
             if at == ROOT_INODE {
                 return Ok(false);
             }
-            at = self.fs.inode(at)?.parent.load_acquire();
+            at = self.thread.fs.inode(at)?.parent.load_acquire();
         }
         Err(Corruption::Parents(number).into())
     }
@@ -149,7 +149,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// As the reaper of this slot: ends the moves of its owner. The rename has been completed or
     /// rolled back.
     pub(crate) fn end_moves_of_dead(self) {
-        end_moves(&self.slot.moves);
+        end_moves(&self.thread.slot.moves);
     }
 }
 

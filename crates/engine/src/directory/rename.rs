@@ -142,8 +142,8 @@ impl<'f, M: Memory> Thread<'f, M> {
 impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Whether a name is that of a directory in which names can be found.
     fn is_full(self, (directory, name): (Node, &[u8])) -> Result<bool> {
-        let (_pin, cachelet) = self.pin_indexed(directory)?;
-        let hash = self.fs.hash_name(directory.number, name);
+        let (_pin, cachelet) = self.thread.pin_indexed(directory)?;
+        let hash = self.thread.fs.hash_name(directory.number, name);
         match self.find_side(&RenameSide {
             directory: cachelet,
             index: directory.cachelet,
@@ -151,7 +151,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             name,
             hash,
         })? {
-            Some(found) if found.kind == FileKind::Directory => self.has_names(found.index, found.cachelet),
+            Some(found) if found.kind == FileKind::Directory => self.thread.has_names(found.index, found.cachelet),
             _ => Ok(false),
         }
     }
@@ -165,14 +165,14 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
         // Both directories must be indexed under one pin.
-        let (pin, old_directory) = self.pin_indexed(from.0)?;
-        let new_directory = self.cachelet(to.0)?;
-        if self.fs.kind(new_directory)? != FileKind::Directory {
+        let (pin, old_directory) = self.thread.pin_indexed(from.0)?;
+        let new_directory = self.thread.cachelet(to.0)?;
+        if self.thread.fs.kind(new_directory)? != FileKind::Directory {
             return Err(Error::NotADirectory);
         }
         if DirectoryState::of(new_directory) != DirectoryState::Indexed {
             drop(pin);
-            return self.pin_indexed(to.0).and(Err(Error::Busy));
+            return self.thread.pin_indexed(to.0).and(Err(Error::Busy));
         }
         let old = RenameSide {
             directory: old_directory,
@@ -223,7 +223,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             }
             guarded => guarded?,
         };
-        let intent = &self.slot.intent;
+        let intent = &self.thread.slot.intent;
         intent.file.store(source.index, Relaxed);
         // Noted once its lock is held: until then other threads may change the links that are noted
         // with it.
@@ -231,9 +231,9 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         intent.old[0].store(source.dentry_offset, Relaxed);
         intent.old[1].store(victim.map_or(0, |victim| victim.dentry_offset), Relaxed);
         let kind = if flags.exchange { IntentKind::Exchange } else { IntentKind::Rename };
-        self.intend(kind, [old.index, new.index], [old.hash, new.hash]);
+        self.thread.intend(kind, [old.index, new.index], [old.hash, new.hash]);
         let result = self.rename_prepared(old, new, source, victim, flags, permit);
-        self.end_intent();
+        self.thread.end_intent();
         drop(pin);
         result
     }
@@ -250,8 +250,8 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         (old, source): (&RenameSide<'f, '_>, &SideTarget<'f>),
         (new, victim): (&RenameSide<'f, '_>, Option<&SideTarget<'f>>),
     ) -> Result<()> {
-        let moving = self.cachelets().is_renaming(source.cachelet)
-            || victim.is_some_and(|victim| self.cachelets().is_renaming(victim.cachelet));
+        let moving = self.thread.cachelets().is_renaming(source.cachelet)
+            || victim.is_some_and(|victim| self.thread.cachelets().is_renaming(victim.cachelet));
         if !moving
             && self.is_unchanged(old, source)?
             && victim.map_or(Ok(true), |victim| self.is_unchanged(new, victim))?
@@ -263,12 +263,12 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     }
 
     fn is_unchanged(self, side: &RenameSide<'f, '_>, found: &SideTarget<'f>) -> Result<bool> {
-        let again = self.fs.find(side.number, side.name, side.hash)?;
+        let again = self.thread.fs.find(side.number, side.name, side.hash)?;
         Ok(again.is_some_and(|hit| hit.dentry_offset == found.dentry_offset))
     }
 
     fn find_side(self, side: &RenameSide<'f, '_>) -> Result<Option<SideTarget<'f>>> {
-        match self.fs.find(side.number, side.name, side.hash)? {
+        match self.thread.fs.find(side.number, side.name, side.hash)? {
             None => Ok(None),
             Some(hit) => self.resolve(hit).map(Some),
         }
@@ -276,10 +276,17 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
 
     fn resolve(self, hit: Hit<'f>) -> Result<SideTarget<'f>> {
         let inode = hit.dentry.number();
-        let index = self.cachelet_of_target(&hit)?;
-        let cachelet = self.fs.dram.cachelet(index)?;
-        self.cachelets().prefetch_property(cachelet);
-        Ok(SideTarget { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
+        let index = self.thread.cachelet_of_target(&hit)?;
+        let cachelet = self.thread.fs.dram.cachelet(index)?;
+        self.thread.cachelets().prefetch_property(cachelet);
+        Ok(SideTarget {
+            dentry_offset: hit.dentry_offset,
+            hit,
+            inode,
+            index,
+            cachelet,
+            kind: self.thread.fs.kind(cachelet)?,
+        })
     }
 
     /// The order of errors is Linux's: ancestry is checked before kinds.
@@ -309,12 +316,12 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Indexes a directory that is about to be replaced, which shows whether it is empty. Then the
     /// rename starts again.
     fn index_victim(self, pin: Pin<'_, 'f, M>, victim: SideTarget<'f>) -> Result<()> {
-        if self.cachelets().reference(victim.cachelet) {
+        if self.thread.cachelets().reference(victim.cachelet) {
             let node = Node { cachelet: victim.index, number: victim.inode };
-            self.record_reference(node);
+            self.thread.record_reference(node);
             drop(pin);
-            let indexed = self.pin_indexed(node).map(|_| ());
-            self.release_recorded(node);
+            let indexed = self.thread.pin_indexed(node).map(|_| ());
+            self.thread.release_recorded(node);
             indexed?;
         }
         Err(Error::Busy)
@@ -372,24 +379,24 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let vacates = !flags.exchange && !flags.whiteout;
         let arrival = match victim {
             None if vacates && old.number == new.number => {
-                self.prepare_moving(new.directory, new.number, new.name.len())?
+                self.thread.prepare_moving(new.directory, new.number, new.name.len())?
             }
             _ => self.prepare_new_name(new, victim.as_ref())?,
         };
         let old_name = match self.prepare_old_name(old, &source, flags) {
             Ok(old_name) => old_name,
-            Err(error) => return Err(self.give_up_name(&arrival, error)),
+            Err(error) => return Err(self.thread.give_up_name(&arrival, error)),
         };
         let result = self.rename_held(old, new, source, victim, &arrival, &old_name, permit);
         if let Err(error) = result {
-            let error = self.give_up_name(&arrival, error);
+            let error = self.thread.give_up_name(&arrival, error);
             return Err(match &old_name {
                 OldName::Vacated => error,
-                OldName::Exchanged(name) => self.give_up_name(name, error),
+                OldName::Exchanged(name) => self.thread.give_up_name(name, error),
                 OldName::Whiteout(name, node) => {
-                    let error = self.give_up_name(name, error);
+                    let error = self.thread.give_up_name(name, error);
                     // Last: it clears the slot's record of in-flight allocations.
-                    self.cachelets().discard_unnamed(*node);
+                    self.thread.cachelets().discard_unnamed(*node);
                     error
                 }
             });
@@ -400,10 +407,10 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Claims what a side's name needs, in the place of its present holder.
     fn prepare_new_name(self, side: &RenameSide<'f, '_>, now: Option<&SideTarget<'f>>) -> Result<PreparedName<'f>> {
         match now {
-            None => self.prepare_name(side.directory, side.number, side.name.len()),
+            None => self.thread.prepare_name(side.directory, side.number, side.name.len()),
             Some(now) => {
                 let heir_of = (now.hit.dentry, now.dentry_offset);
-                self.prepare_replacement(side.directory, side.number, side.name.len(), heir_of)
+                self.thread.prepare_replacement(side.directory, side.number, side.name.len(), heir_of)
             }
         }
     }
@@ -432,9 +439,9 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             extended: &[],
             flags: crate::FileFlags::NONE,
         };
-        match self.make_unnamed(old.directory, &new, 1) {
+        match self.thread.make_unnamed(old.directory, &new, 1) {
             Ok(node) => Ok(OldName::Whiteout(name, node)),
-            Err(error) => Err(self.give_up_name(&name, error)),
+            Err(error) => Err(self.thread.give_up_name(&name, error)),
         }
     }
 
@@ -449,27 +456,28 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         old_name: &OldName<'f>,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        let (held_old, held_new) = self.names().hold_both(&old.key(), &new.key())?;
+        let (held_old, held_new) = self.thread.names().hold_both(&old.key(), &new.key())?;
         check_unchanged(&held_old, Some(&source))?;
         check_unchanged(&held_new, victim.as_ref())?;
         // In this order: names, journal, files. So no two renames wait for each other.
-        let _journal = self.borrow_journal()?;
-        let source_attributes = self.attributes(source.cachelet)?;
+        let _journal = self.thread.borrow_journal()?;
+        let source_attributes = self.thread.attributes(source.cachelet)?;
         match &victim {
             None => permit(&source_attributes, None)?,
-            Some(victim) => permit(&source_attributes, Some(&self.attributes(victim.cachelet)?))?,
+            Some(victim) => permit(&source_attributes, Some(&self.thread.attributes(victim.cachelet)?))?,
         }
         let replaced = victim.filter(|_| !matches!(old_name, OldName::Exchanged(_)));
         // Before the flags: of two renames of one file by two of its names, the second waits here.
         let files = self.lock_files(&source, victim.as_ref())?;
         if let Some(victim) = &victim {
-            self.intend_victim(victim.index, victim.cachelet);
+            self.thread.intend_victim(victim.index, victim.cachelet);
         }
         self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
         step();
         let replaced_file = replaced.filter(|replaced| replaced.kind != FileKind::Directory);
         let others = replaced_file.map(|replaced| link_count(replaced.cachelet) > 1);
-        let time = self.cachelets().name_time(old.directory).max(self.cachelets().name_time(new.directory));
+        let time =
+            self.thread.cachelets().name_time(old.directory).max(self.thread.cachelets().name_time(new.directory));
         // From here to the second fence: plain stores and flushes only.
         let change = RenameChange { source: &source, victim: victim.as_ref(), others, arrival, old_name, time };
         let persisted = self.rename_persist(old, new, &change);
@@ -477,27 +485,27 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         if let Ok(record) = &persisted {
             step();
             // Not earlier: it may be the last link, and a rename that fails could not restore that.
-            dead = replaced_file.is_some_and(|replaced| self.drop_counted_link(replaced.cachelet));
+            dead = replaced_file.is_some_and(|replaced| self.thread.drop_counted_link(replaced.cachelet));
             step();
             let target = Target::Cachelet(source.index);
             match victim {
-                None => self.names().insert_entry(&held_new, arrival.dentry_offset, target),
-                Some(_) => self.names().replace_entry(&held_new, arrival.dentry_offset, target),
+                None => self.thread.names().insert_entry(&held_new, arrival.dentry_offset, target),
+                Some(_) => self.thread.names().replace_entry(&held_new, arrival.dentry_offset, target),
             }
             self.complete_old_name(&held_old, victim.as_ref(), old_name);
-            self.take_effect();
+            self.thread.take_effect();
             for (offset, lines) in self.reused_slots(record)?.into_iter().flatten() {
-                self.recycler().retire(RetiredKind::Dentry, offset, lines);
+                self.thread.recycler().retire(RetiredKind::Dentry, offset, lines);
             }
             // Not earlier: other threads remove the records of finished renames, and a reaper
             // recognises an unfinished one by its record.
-            self.end_journal()?;
+            self.thread.end_journal()?;
         }
         self.end_renaming(&source, victim.as_ref());
         drop(files);
         persisted?;
         drop(held_new);
-        self.names().release_removed(held_old);
+        self.thread.names().release_removed(held_old);
         self.count_rename(old, new, &change, dead);
         Ok(())
     }
@@ -527,7 +535,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         }
         if let Some(replaced) = replaced
             && replaced.kind == FileKind::Directory
-            && !self.forbid_names(replaced.cachelet)
+            && !self.thread.forbid_names(replaced.cachelet)
         {
             self.end_renaming(source, victim);
             return Err(Error::NotEmpty);
@@ -556,7 +564,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             pair => pair,
         };
         let lock = |found: Option<&SideTarget<'f>>| -> Result<Option<LockGuard<'f>>> {
-            found.map(|found| self.lock(&found.cachelet.lock, &found.cachelet.waiters)).transpose()
+            found.map(|found| self.thread.lock(&found.cachelet.lock, &found.cachelet.waiters)).transpose()
         };
         Ok([lock(first)?, lock(second)?])
     }
@@ -568,7 +576,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         new: &RenameSide<'f, '_>,
         change: &RenameChange<'_, 'f>,
     ) -> Result<JournalRecord> {
-        let pm = &self.fs.pm;
+        let pm = &self.thread.fs.pm;
         let &RenameChange { source, victim, others, arrival, old_name, time } = change;
         let mut record = JournalRecord {
             moves: [self.step(arrival, source, new, old), Move::default()],
@@ -576,30 +584,30 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             timestamp_ns: time.recorded(),
             sequence: 0,
         };
-        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, time)?.flushed();
+        let mut flushed = self.thread.write_dentry_alone(arrival, source.named(), new.name, time)?.flushed();
         match (old_name, victim) {
             (OldName::Exchanged(name), Some(victim)) => {
                 record.moves[1] = self.step(name, victim, old, new);
-                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, time)?.flushed());
+                flushed = flushed.and(self.thread.write_dentry_alone(name, victim.named(), old.name, time)?.flushed());
                 flushed = flushed.and(self.stamp_renamed(victim, time.shown_ns)?);
             }
             (OldName::Whiteout(name, node), _) => {
                 record.moves[1] =
                     Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
-                let whiteout = NameTarget::of(self.cachelet(*node)?, FileKind::Character);
-                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, time)?.flushed());
+                let whiteout = NameTarget::of(self.thread.cachelet(*node)?, FileKind::Character);
+                flushed = flushed.and(self.thread.write_dentry_alone(name, whiteout, old.name, time)?.flushed());
             }
             _ => {}
         }
         if let (Some(victim), Some(others)) = (victim, others) {
-            flushed = flushed.and(self.stamp_unlinked(victim.cachelet, others, time.shown_ns)?);
+            flushed = flushed.and(self.thread.stamp_unlinked(victim.cachelet, others, time.shown_ns)?);
         }
         flushed = flushed.and(self.stamp_renamed(source, time.shown_ns)?);
-        let recorded = self.write_journal(&record)?;
+        let recorded = self.thread.write_journal(&record)?;
         // Crash point before this fence: either the record does not verify, or it and the dentries
         // do (recovery checks both). After the fence recovery repeats the steps, whichever of them
         // are durable.
-        let durable = self.fence_names(flushed.and(recorded));
+        let durable = self.thread.fence_names(flushed.and(recorded));
         self.rename_steps(change, &record, durable)?;
         Ok(record)
     }
@@ -614,7 +622,8 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             if new == 0 || old == 0 {
                 continue;
             }
-            let [new, before] = [self.fs.pm.get(Pm::<Dentry>::new(new))?, self.fs.pm.get(Pm::<Dentry>::new(old))?];
+            let [new, before] =
+                [self.thread.fs.pm.get(Pm::<Dentry>::new(new))?, self.thread.fs.pm.get(Pm::<Dentry>::new(old))?];
             if let Some(facts) = before.facts()
                 && new.parent.load() == facts.parent
                 && new.cookie.load() == facts.cookie
@@ -635,7 +644,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     ) -> Move {
         let moves_directory = what.kind == FileKind::Directory && to.number != from.number;
         Move {
-            slot: self.fs.pm.offset_of(name.slot.word),
+            slot: self.thread.fs.pm.offset_of(name.slot.word),
             dentry: name.dentry_offset,
             directory: if moves_directory { what.cachelet.inode.load(Relaxed) } else { 0 },
             parent: if moves_directory { to.number } else { 0 },
@@ -645,11 +654,11 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Stores the steps that the journal names. `durable` proves that the record and the dentries
     /// are. The steps need not be flushed: see the journal module.
     fn rename_steps(self, change: &RenameChange<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
-        let pm = &self.fs.pm;
+        let pm = &self.thread.fs.pm;
         let &RenameChange { source, victim, arrival, old_name, time, .. } = change;
         let gone_ns = time.recorded();
         for step in record.moves.iter().filter(|step| step.directory != 0) {
-            pm.commit(&self.fs.inode_at(step.directory)?.parent, step.parent, durable).unflushed();
+            pm.commit(&self.thread.fs.inode_at(step.directory)?.parent, step.parent, durable).unflushed();
         }
         pm.commit(arrival.slot.word, slot_word(arrival.dentry_offset, SlotTag::Dentry), durable).unflushed();
         if let OldName::Exchanged(name) | OldName::Whiteout(name, _) = old_name {
@@ -668,15 +677,15 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     fn stamp_renamed(self, source: &SideTarget<'f>, changed_ns: i64) -> Result<Flushed> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
-            self.cachelets().touch_apart(cachelet, changed_ns);
+            self.thread.cachelets().touch_apart(cachelet, changed_ns);
             step();
-            self.cachelets().mark_dirty(cachelet);
+            self.thread.cachelets().mark_dirty(cachelet);
             return Ok(Flushed::nothing());
         }
-        let mut property = self.cachelets().property_now(cachelet);
+        let mut property = self.thread.cachelets().property_now(cachelet);
         property.change(|property| property.changed_ns = changed_ns);
-        let flushed = self.cachelets().commit_attributes(cachelet, &property)?;
-        self.cachelets().publish_property(cachelet, &property);
+        let flushed = self.thread.cachelets().commit_attributes(cachelet, &property)?;
+        self.thread.cachelets().publish_property(cachelet, &property);
         Ok(flushed)
     }
 
@@ -684,12 +693,12 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     fn complete_old_name(self, held: &HeldName<'f, M>, victim: Option<&SideTarget<'f>>, old_name: &OldName<'f>) {
         match (old_name, victim) {
             (OldName::Exchanged(name), Some(victim)) => {
-                self.names().replace_entry(held, name.dentry_offset, Target::Cachelet(victim.index));
+                self.thread.names().replace_entry(held, name.dentry_offset, Target::Cachelet(victim.index));
             }
             (OldName::Whiteout(name, node), _) => {
-                self.names().replace_entry(held, name.dentry_offset, Target::Cachelet(node.cachelet));
+                self.thread.names().replace_entry(held, name.dentry_offset, Target::Cachelet(node.cachelet));
             }
-            _ => self.names().remove_entry(held),
+            _ => self.thread.names().remove_entry(held),
         }
     }
 
@@ -705,8 +714,8 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let &RenameChange { source, victim, arrival, old_name, time, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
             if kind == FileKind::Directory && old.number != new.number {
-                self.uncount_subdirectory(from);
-                self.count_subdirectory(to);
+                self.thread.uncount_subdirectory(from);
+                self.thread.count_subdirectory(to);
             }
         };
         moves_link(source.kind, old.directory, new.directory);
@@ -717,29 +726,29 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             OldName::Exchanged(name) | OldName::Whiteout(name, _) => own_place(name),
         };
         if !arrival.moves {
-            self.count_removal(old.directory, leaves_hole, time);
+            self.thread.count_removal(old.directory, leaves_hole, time);
         }
         match (old_name, victim) {
             (OldName::Exchanged(_), Some(victim)) => {
                 moves_link(victim.kind, new.directory, old.directory);
-                self.count_removal(new.directory, own_place(arrival), time);
+                self.thread.count_removal(new.directory, own_place(arrival), time);
             }
             (_, Some(victim)) => {
-                self.count_removal(new.directory, own_place(arrival), time);
+                self.thread.count_removal(new.directory, own_place(arrival), time);
                 if victim.kind == FileKind::Directory {
-                    self.uncount_subdirectory(new.directory);
-                    self.reclaim_directory(victim.cachelet, victim.index);
+                    self.thread.uncount_subdirectory(new.directory);
+                    self.thread.reclaim_directory(victim.cachelet, victim.index);
                 } else if dead {
-                    self.reclaim_file(victim.cachelet, victim.index);
+                    self.thread.reclaim_file(victim.cachelet, victim.index);
                 }
             }
-            _ => self.cachelets().touch_directory(new.directory, time),
+            _ => self.thread.cachelets().touch_directory(new.directory, time),
         }
         if let OldName::Whiteout(_, node) = old_name {
             // Its reference is no longer an in-flight allocation.
             step();
-            self.slot.in_flight.cachelet.store(0, Release);
-            self.cachelets().release_pinned(*node);
+            self.thread.slot.in_flight.cachelet.store(0, Release);
+            self.thread.cachelets().release_pinned(*node);
         }
     }
 }

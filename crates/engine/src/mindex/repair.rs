@@ -14,19 +14,19 @@ use pmem::{Memory, Pm};
 impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// As the reaper of this slot: completes the change of every bucket that its owner held.
     pub(crate) fn repair_buckets(self) -> Result<()> {
-        self.fs.check_reapable()?;
-        let header = self.fs.header()?;
+        self.thread.fs.check_reapable()?;
+        let header = self.thread.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
-        let splitting = self.holds(&header.grow_lock);
-        for record in &self.slot.held {
+        let splitting = self.thread.holds(&header.grow_lock);
+        for record in &self.thread.slot.held {
             let Some(bucket) = self.held_bucket_at(record.load(Relaxed))? else { continue };
             let version = bucket.version.load(Relaxed);
             if version & 1 == 0 {
                 continue;
             }
             let source = fresh_index - (1 << fresh_index.ilog2());
-            if splitting && core::ptr::eq(bucket, self.fs.dram.bucket(source)?) {
-                self.names().move_entries(bucket, self.fs.dram.bucket(fresh_index)?, fresh_index)?;
+            if splitting && core::ptr::eq(bucket, self.thread.fs.dram.bucket(source)?) {
+                self.thread.names().move_entries(bucket, self.thread.fs.dram.bucket(fresh_index)?, fresh_index)?;
                 header.buckets.store(fresh_index + 1, Release);
                 step();
             }
@@ -37,38 +37,38 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
 
     /// The main bucket whose lock is the word at an offset of the region, if this slot holds it.
     fn held_bucket_at(self, offset: u64) -> Result<Option<&'f Bucket>> {
-        let layout = &self.fs.dram.layout;
+        let layout = &self.thread.fs.dram.layout;
         if offset < layout.buckets || offset >= layout.buckets + layout.buckets_max * size_of::<Bucket>() as u64 {
             return Ok(None);
         }
-        let bucket = self.fs.dram.bucket((offset - layout.buckets) / size_of::<Bucket>() as u64)?;
-        Ok(self.holds(&bucket.lock).then_some(bucket))
+        let bucket = self.thread.fs.dram.bucket((offset - layout.buckets) / size_of::<Bucket>() as u64)?;
+        Ok(self.thread.holds(&bucket.lock).then_some(bucket))
     }
 
     /// As the reaper of this slot: the entry of the name of its operation that its owner held, the
     /// first or the second (`tag`).
     pub(crate) fn held_name(self, tag: u64) -> Result<Option<NameToRepair<'f>>> {
-        self.fs.check_reapable()?;
-        let records = self.slot.held.iter().map(|record| record.load(Relaxed));
+        self.thread.fs.check_reapable()?;
+        let records = self.thread.slot.held.iter().map(|record| record.load(Relaxed));
         let mut entries = records.filter(|record| record & SECOND == tag).filter_map(|record| self.entry_at(record));
         Ok(entries.find(|entry| self.is_holder(entry)).map(NameToRepair))
     }
 
     /// The entry that a record names; none if it names a lock.
     fn entry_at(self, record: u64) -> Option<&'f BucketEntry> {
-        let (layout, offset) = (&self.fs.dram.layout, record & !SECOND);
+        let (layout, offset) = (&self.thread.fs.dram.layout, record & !SECOND);
         let (bytes, entries) = (size_of::<Bucket>() as u64, core::mem::offset_of!(Bucket, entries) as u64);
         let areas = [(layout.buckets, layout.buckets_max), (layout.overflow, layout.overflow_max)];
         let (start, _) = areas.into_iter().find(|(start, count)| (*start..start + count * bytes).contains(&offset))?;
         let inside = ((offset - start) % bytes).checked_sub(entries)?;
         let is_entry = inside.is_multiple_of(size_of::<BucketEntry>() as u64);
-        self.fs.dram.region().get(Pm::new(offset)).ok().filter(|_| is_entry)
+        self.thread.fs.dram.region().get(Pm::new(offset)).ok().filter(|_| is_entry)
     }
 
     /// Whether this slot holds the name of an entry.
     fn is_holder(self, entry: &BucketEntry) -> bool {
         let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
-        key != 0 && value & HELD != 0 && value as u32 == self.ticket()
+        key != 0 && value & HELD != 0 && value as u32 == self.thread.ticket()
     }
 
     /// As the reaper of this slot: releases the name of a record, if its owner held it. `false`: it
@@ -82,8 +82,8 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
                 let hash = NameHash::of_entry(0, entry.value.load(Relaxed));
                 entry.value.store(hash.value_bits() | Target::UNKNOWN.bits(), Release);
             }
-            if let Ok(word) = self.fs.dram_word(self.fs.dram.region().offset_of(&entry.value)) {
-                self.fs.platform.wake(word);
+            if let Ok(word) = self.thread.fs.dram_word(self.thread.fs.dram.region().offset_of(&entry.value)) {
+                self.thread.fs.platform.wake(word);
             }
         }
         step();

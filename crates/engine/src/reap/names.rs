@@ -16,8 +16,8 @@ use pmem::{Memory, Pm};
 
 impl<'f, M: Memory> Reaper<'_, 'f, M> {
     pub(super) fn recover_intent(self) -> Result<()> {
-        let kind = self.slot.intent.kind.load(Acquire);
-        let done = self.slot.intent.step.load(Acquire) == STEP_DONE;
+        let kind = self.thread.slot.intent.kind.load(Acquire);
+        let done = self.thread.slot.intent.step.load(Acquire) == STEP_DONE;
         match kind {
             kind if kind == IntentKind::Create as u32 => self.recover_create(done)?,
             kind if kind == IntentKind::Link as u32 => self.recover_link(done)?,
@@ -28,9 +28,9 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
             kind if kind == IntentKind::Directory as u32 => return self.recover_maintenance(),
             _ => return Ok(()),
         }
-        for directory in &self.slot.intent.directories {
+        for directory in &self.thread.slot.intent.directories {
             if let index @ 1.. = directory.load(Relaxed) {
-                DirectoryState::mark_needs_recount(self.fs.dram.cachelet(index)?);
+                DirectoryState::mark_needs_recount(self.thread.fs.dram.cachelet(index)?);
             }
         }
         Ok(())
@@ -38,7 +38,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
 
     /// Offset of an in-flight dentry; zero: none.
     pub(super) fn in_flight_dentry(self, index: usize) -> u64 {
-        self.slot.in_flight.dentries[index].load(Relaxed) & !63
+        self.thread.slot.in_flight.dentries[index].load(Relaxed) & !63
     }
 
     /// Whether the in-flight dentry entered the mindex before its creator died. Until its intent
@@ -57,29 +57,29 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
 
     /// The created file exists; its reference was meant for a caller that is dead.
     fn drop_created(self) -> Result<()> {
-        let index = self.slot.in_flight.cachelet.load(Relaxed);
-        self.slot.intent.step.store(STEP_DONE, Release);
+        let index = self.thread.slot.in_flight.cachelet.load(Relaxed);
+        self.thread.slot.intent.step.store(STEP_DONE, Release);
         if index == 0 {
             // An earlier reaper got this far.
             return Ok(());
         }
         // The release of its last reference decides everything else.
-        self.slot.intent.victim.store(index, Release);
-        self.clear_in_flight();
-        self.fs.dram.cachelet(index)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
+        self.thread.slot.intent.victim.store(index, Release);
+        self.thread.clear_in_flight();
+        self.thread.fs.dram.cachelet(index)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
         Ok(())
     }
 
     fn recover_link(self, done: bool) -> Result<()> {
         if self.is_named(done)? {
             // Another reaper finds no in-flight allocations.
-            self.slot.intent.step.store(STEP_DONE, Release);
-            self.clear_in_flight();
+            self.thread.slot.intent.step.store(STEP_DONE, Release);
+            self.thread.clear_in_flight();
             return Ok(());
         }
-        match self.slot.intent.file.load(Relaxed) {
+        match self.thread.slot.intent.file.load(Relaxed) {
             0 => Ok(()),
-            index => self.roll_back_link(index, self.slot.intent.file_before.load(Relaxed)),
+            index => self.roll_back_link(index, self.thread.slot.intent.file_before.load(Relaxed)),
         }
     }
 
@@ -88,14 +88,14 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// every change except the removal of an only link needs it. The file's property entry follows
     /// in `recover_cachelet`.
     fn roll_back_link(self, index: u32, before: u32) -> Result<()> {
-        let cachelet = self.fs.dram.cachelet(index)?;
+        let cachelet = self.thread.fs.dram.cachelet(index)?;
         let before = References::from_word((before as u64) << 32);
         let uncounted = |word: u64| {
             let state = References::from_word(word);
             let flags = before.flags & (FLAG_DELETED | FLAG_UNNAMED) | state.flags & !(FLAG_DELETED | FLAG_UNNAMED);
             (state.links == before.links + 1).then(|| References { links: before.links, flags, ..state }.word())
         };
-        if self.holds(&cachelet.lock) {
+        if self.thread.holds(&cachelet.lock) {
             let _ = cachelet.references.fetch_update(AcqRel, Acquire, uncounted);
         }
         Ok(())
@@ -103,23 +103,23 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
 
     /// Drops the link of a name that is gone, unless that was done, if the file's lock is held.
     pub(super) fn drop_link_once(self, index: u32) -> Result<()> {
-        let cachelet = self.fs.dram.cachelet(index)?;
-        let before = References::from_word((self.slot.intent.victim_before.load(Relaxed) as u64) << 32);
+        let cachelet = self.thread.fs.dram.cachelet(index)?;
+        let before = References::from_word((self.thread.slot.intent.victim_before.load(Relaxed) as u64) << 32);
         let state = References::from_word(cachelet.references.load(Acquire));
-        if index != 0 && self.holds(&cachelet.lock) && state.links == before.links {
+        if index != 0 && self.thread.holds(&cachelet.lock) && state.links == before.links {
             // If that makes the slot the file's reclaimer, `recover_victim` sees it in the
             // cachelet.
-            let _ = self.drop_counted_link(cachelet);
+            let _ = self.thread.drop_counted_link(cachelet);
         }
         Ok(())
     }
 
     fn recover_unlink(self, done: bool) -> Result<()> {
-        let intent = &self.slot.intent;
+        let intent = &self.thread.slot.intent;
         let Some(held) = self.held_name(0)?.filter(|_| !done) else { return Ok(()) };
         let index = intent.victim.load(Relaxed);
         let offset = intent.old[0].load(Relaxed);
-        let state = References::from_word(self.fs.dram.cachelet(index)?.references.load(Acquire));
+        let state = References::from_word(self.thread.fs.dram.cachelet(index)?.references.load(Acquire));
         // The last link can only be dropped by the operation that holds the last name, which is
         // this one.
         let last_dropped = state.links == 0 && state.flags & FLAG_DELETED != 0;
@@ -135,47 +135,47 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
 
     /// Whether a dentry is valid.
     fn counts(self, offset: u64) -> Result<bool> {
-        let dentry = self.fs.pm.get(Pm::<Dentry>::new(offset))?;
+        let dentry = self.thread.fs.pm.get(Pm::<Dentry>::new(offset))?;
         Ok(Valid::from_word(dentry.valid.load_acquire()).valid)
     }
 
     /// Completes the removal of a held name.
     fn remove_name(self, held: &NameToRepair<'f>, offset: u64) -> Result<()> {
-        let pm = &self.fs.pm;
+        let pm = &self.thread.fs.pm;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
         if Valid::from_word(dentry.valid.load()).valid {
-            let timestamp_ns = self.fs.now_ns().max(0) as u64;
+            let timestamp_ns = self.thread.fs.now_ns().max(0) as u64;
             pm.retract(&dentry.valid, dentry.invalid_word(timestamp_ns)).unflushed();
         }
         pm.fence(pm.flush_all(dentry));
         held.set(None);
-        self.slot.intent.step.store(STEP_DONE, Release);
+        self.thread.slot.intent.step.store(STEP_DONE, Release);
         step();
         Ok(())
     }
 
     fn recover_remove_directory(self, done: bool) -> Result<()> {
-        let intent = &self.slot.intent;
+        let intent = &self.thread.slot.intent;
         let index = intent.victim.load(Relaxed);
         if !done {
             let Some(held) = self.held_name(0)? else { return Ok(()) };
-            let victim = self.fs.dram.cachelet(index)?;
+            let victim = self.thread.fs.dram.cachelet(index)?;
             if !victim.as_directory().is_removed() {
                 return Ok(());
             }
-            self.mark_removed(victim);
+            self.thread.mark_removed(victim);
             self.remove_name(&held, intent.old[0].load(Relaxed))?;
         }
         if index != 0 {
-            self.reclaim_directory(self.fs.dram.cachelet(index)?, index);
+            self.thread.reclaim_directory(self.thread.fs.dram.cachelet(index)?, index);
         }
         Ok(())
     }
 
     fn recover_maintenance(self) -> Result<()> {
-        let intent = &self.slot.intent;
-        let directory = self.fs.dram.cachelet(intent.directories[0].load(Relaxed))?;
-        if !directory.as_directory().is_maintained_by(self.ticket()) {
+        let intent = &self.thread.slot.intent;
+        let directory = self.thread.fs.dram.cachelet(intent.directories[0].load(Relaxed))?;
+        if !directory.as_directory().is_maintained_by(self.thread.ticket()) {
             return Ok(());
         }
         if DirectoryState::of(directory) == DirectoryState::Evicting {
@@ -185,8 +185,8 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
             self.recover_compaction(directory)?;
         }
         step();
-        directory.as_directory().end_maintaining(self.ticket());
-        self.fs.platform.wake(directory.as_directory().state());
+        directory.as_directory().end_maintaining(self.thread.ticket());
+        self.thread.fs.platform.wake(directory.as_directory().state());
         Ok(())
     }
 
@@ -194,9 +194,9 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// retired. Otherwise `recover_directory`, under the directory's lock, finds that the old pages
     /// belong to the directory and the new ones are free.
     fn recover_compaction(self, directory: &'f Cachelet) -> Result<()> {
-        let pm = &self.fs.pm;
-        let head = &self.fs.inode_at(directory.inode.load(Relaxed))?.log;
-        let [old_head, boundary] = &self.slot.intent.old;
+        let pm = &self.thread.fs.pm;
+        let head = &self.thread.fs.inode_at(directory.inode.load(Relaxed))?.log;
+        let [old_head, boundary] = &self.thread.slot.intent.old;
         let (old_head, boundary) = (old_head.load(Relaxed), boundary.load(Relaxed));
         if head.load_acquire() == old_head {
             return Ok(());
@@ -204,6 +204,6 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         pm.fence(pm.flush_all(head));
         // Positions in the log have changed.
         directory.as_directory().state().fetch_add(1 << 8, AcqRel);
-        self.maintenance().retire_log(directory, (old_head, boundary), head.load())
+        self.thread.maintenance().retire_log(directory, (old_head, boundary), head.load())
     }
 }

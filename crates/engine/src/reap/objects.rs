@@ -18,37 +18,37 @@ use pmem::{BLOCK_BYTES, Commit64, Memory, Pm};
 impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// Rolls back the in-flight allocations of an operation that did not take effect, or of none.
     pub(super) fn recover_in_flight(self) -> Result<()> {
-        let hand = &self.slot.in_flight;
+        let hand = &self.thread.slot.in_flight;
         for index in 0..2 {
             self.roll_back_name(index)?;
         }
         let (number, cachelet) = (hand.number.load(Relaxed), hand.cachelet.load(Relaxed));
         if number != 0 {
             self.roll_back_inode(number, cachelet)?;
-        } else if cachelet != 0 && !self.allocator().is_listed(cachelet)? {
+        } else if cachelet != 0 && !self.thread.allocator().is_listed(cachelet)? {
             self.roll_back_unpublished(cachelet)?;
         }
-        self.clear_in_flight();
-        self.own_linked_page()
+        self.thread.clear_in_flight();
+        self.thread.own_linked_page()
     }
 
     /// Rolls back a dentry that is not published: recycles its lines, and turns the slot that names
     /// it into a hole.
     fn roll_back_name(self, index: usize) -> Result<()> {
-        let hand = &self.slot.in_flight;
+        let hand = &self.thread.slot.in_flight;
         let (offset, lines) = (self.in_flight_dentry(index), hand.dentries[index].load(Relaxed) & 63);
-        if offset == 0 || self.allocator().are_in_mask(offset, lines) {
+        if offset == 0 || self.thread.allocator().are_in_mask(offset, lines) {
             return Ok(());
         }
-        let pm = &self.fs.pm;
+        let pm = &self.thread.fs.pm;
         if let slot @ 1.. = hand.slots[index].load(Relaxed) {
             let slot = pm.get(Pm::<Commit64>::new(slot))?;
             if slot.load() == slot_word(offset, SlotTag::Dentry) {
                 pm.persist(pm.retract(slot, 0));
             }
         }
-        if !self.recycler().is_queued(RetiredKind::Dentry, offset) {
-            self.recycler().retire_unpublished(offset, lines);
+        if !self.thread.recycler().is_queued(RetiredKind::Dentry, offset) {
+            self.thread.recycler().retire_unpublished(offset, lines);
         }
         step();
         hand.dentries[index].store(0, Release);
@@ -59,22 +59,22 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// Rolls back an inode without a name. If lookups by number can have found it, the release of
     /// the last reference frees it; otherwise it is free at once.
     fn roll_back_inode(self, number: u64, index: u32) -> Result<()> {
-        if self.allocator().is_in_magazine(number) {
+        if self.thread.allocator().is_in_magazine(number) {
             return Ok(());
         }
-        let inode = self.fs.inode(number)?;
-        if index != 0 && !self.allocator().is_listed(index)? {
-            let cachelet = self.fs.dram.cachelet(index)?;
+        let inode = self.thread.fs.inode(number)?;
+        if index != 0 && !self.thread.allocator().is_listed(index)? {
+            let cachelet = self.thread.fs.dram.cachelet(index)?;
             if cachelet.number.load(Acquire) == number {
                 return self.roll_back_cachelet(index, cachelet);
             }
-            self.fs.pm.fence(self.fs.erase_inode(inode, inode.free_word()));
-            self.allocator().list_cachelet(index)?;
+            self.thread.fs.pm.fence(self.thread.fs.erase_inode(inode, inode.free_word()));
+            self.thread.allocator().list_cachelet(index)?;
         } else {
-            self.fs.pm.fence(self.fs.erase_inode(inode, inode.free_word()));
+            self.thread.fs.pm.fence(self.thread.fs.erase_inode(inode, inode.free_word()));
         }
-        self.allocator().sweep_blocks(number)?;
-        self.allocator().put_back_inode(number)
+        self.thread.allocator().sweep_blocks(number)?;
+        self.thread.allocator().put_back_inode(number)
     }
 
     fn roll_back_cachelet(self, index: u32, cachelet: &'f Cachelet) -> Result<()> {
@@ -87,19 +87,19 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         };
         let _ = cachelet.references.fetch_update(AcqRel, Acquire, unnamed);
         step();
-        self.slot.intent.victim.store(index, Release);
+        self.thread.slot.intent.victim.store(index, Release);
         step();
-        self.clear_in_flight();
+        self.thread.clear_in_flight();
         Ok(())
     }
 
     /// Frees a cachelet that no inode leads to. If it has a number, pinned threads may look at it.
     fn roll_back_unpublished(self, index: u32) -> Result<()> {
-        if self.fs.dram.cachelet(index)?.number.load(Acquire) == 0 {
-            return self.allocator().list_cachelet(index);
+        if self.thread.fs.dram.cachelet(index)?.number.load(Acquire) == 0 {
+            return self.thread.allocator().list_cachelet(index);
         }
-        if !self.recycler().is_queued(RetiredKind::Cachelet, index as u64) {
-            self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
+        if !self.thread.recycler().is_queued(RetiredKind::Cachelet, index as u64) {
+            self.thread.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
         }
         Ok(())
     }
@@ -107,24 +107,24 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// Reclaims the object that was being removed, evicted, or released, if that is due and no
     /// other slot does it.
     pub(super) fn recover_victim(self) -> Result<()> {
-        let index = self.slot.intent.victim.load(Relaxed);
-        let cachelet = self.fs.dram.cachelet(index)?;
+        let index = self.thread.slot.intent.victim.load(Relaxed);
+        let cachelet = self.thread.fs.dram.cachelet(index)?;
         let number = cachelet.number.load(Acquire);
         if index == 0 || number == 0 {
             return Ok(());
         }
-        self.cachelets().retire_if_unused(index, cachelet);
+        self.thread.cachelets().retire_if_unused(index, cachelet);
         let state = References::from_word(cachelet.references.load(Acquire));
-        if state.flags & FLAG_DEAD == 0 || state.reclaimer() != self.ticket() {
+        if state.flags & FLAG_DEAD == 0 || state.reclaimer() != self.thread.ticket() {
             return Ok(());
         }
         if state.flags & FLAG_EVICTED != 0 {
-            self.cachelets().clear_pointer(cachelet, index)?;
-            if !self.recycler().is_queued(RetiredKind::Cachelet, index as u64) {
-                self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
+            self.thread.cachelets().clear_pointer(cachelet, index)?;
+            if !self.thread.recycler().is_queued(RetiredKind::Cachelet, index as u64) {
+                self.thread.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
             }
-        } else if !self.recycler().is_queued(RetiredKind::Inode, number) {
-            self.recycler().retire(RetiredKind::Inode, number, index as u64);
+        } else if !self.thread.recycler().is_queued(RetiredKind::Inode, number) {
+            self.thread.recycler().retire(RetiredKind::Inode, number, index as u64);
         }
         Ok(())
     }
@@ -138,18 +138,18 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
             return Ok(());
         }
         let number = cachelet.number.load(Acquire);
-        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        let inode = self.thread.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let generation = cachelet.generation.load(Relaxed);
         let (property, sequence) =
             DurableProperty::on_image(inode, number, generation).ok_or(Corruption::Inode(number))?;
         // The dead thread's stores are in the cache, but possibly not fenced.
-        self.fs.pm.fence(self.fs.pm.flush_all(inode));
+        self.thread.fs.pm.fence(self.thread.fs.pm.flush_all(inode));
         cachelet.sequence.store(sequence, Relaxed);
         let version = cachelet.version.load(Acquire);
         cachelet.version.store(version.wrapping_add(version & 1), Release);
         // Any entry that is whole fits the map: what an earlier entry names is freed only after a
         // later one was published.
-        self.cachelets().publish_property(cachelet, &property);
+        self.thread.cachelets().publish_property(cachelet, &property);
         match property.kind() {
             Some(FileKind::Directory) => self.recover_directory(cachelet, number)?,
             _ => {
@@ -158,66 +158,67 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
                 let links = References::from_word(cachelet.references.load(Acquire)).links;
                 after.change(|after| after.links = links);
                 if has_body && property.flags & PROPERTY_INLINE == 0 {
-                    let mut mark = |blocks| self.fs.block_map().mark_body_reached(blocks, number);
-                    let blocks = crate::file::recover_body(self.fs, inode, &property, &mut mark)?;
+                    let mut mark = |blocks| self.thread.fs.block_map().mark_body_reached(blocks, number);
+                    let blocks = crate::file::recover_body(self.thread.fs, inode, &property, &mut mark)?;
                     after.change(|after| after.blocks = blocks);
                 }
                 if after != property {
-                    let flushed = self.cachelets().commit_attributes(cachelet, &after)?;
-                    self.fs.pm.fence(flushed);
-                    self.cachelets().publish_property(cachelet, &after);
+                    let flushed = self.thread.cachelets().commit_attributes(cachelet, &after)?;
+                    self.thread.fs.pm.fence(flushed);
+                    self.thread.cachelets().publish_property(cachelet, &after);
                 }
             }
         }
-        let mut mark = |blocks| self.fs.block_map().mark_body_reached(blocks, number);
-        crate::file::mark_body(self.fs, inode.xattrs.load_acquire(), &mut mark)?;
-        self.allocator().sweep_blocks(number)
+        let mut mark = |blocks| self.thread.fs.block_map().mark_body_reached(blocks, number);
+        crate::file::mark_body(self.thread.fs, inode.xattrs.load_acquire(), &mut mark)?;
+        self.thread.allocator().sweep_blocks(number)
     }
 
     /// Recovers a directory's state and pages.
     fn recover_directory(self, directory: &'f Cachelet, number: u64) -> Result<()> {
-        let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
+        let inode = self.thread.fs.inode_at(directory.inode.load(Relaxed))?;
         // Times and links that were about to be written.
         directory.dirty.fetch_or(DIRTY, AcqRel);
         if DirectoryState::of(directory) == DirectoryState::Indexing {
             DirectoryState::mark_needs_recount(directory);
         }
         let mut offset = inode.log.load_acquire();
-        for _ in 0..self.fs.blocks() {
+        for _ in 0..self.thread.fs.blocks() {
             if offset == 0 {
                 break;
             }
             let run = BlockRun { first: offset / BLOCK_BYTES, count: 1 };
-            self.fs.block_map().mark_reached(run, number)?;
-            offset = self.fs.pm.get(Pm::<LogPage>::new(offset))?.next.load_acquire();
+            self.thread.fs.block_map().mark_reached(run, number)?;
+            offset = self.thread.fs.pm.get(Pm::<LogPage>::new(offset))?.next.load_acquire();
         }
         Ok(())
     }
 
     /// Frees the blocks that the slot held in transit.
     pub(super) fn recover_blocks(self) -> Result<()> {
-        let owner = owned_by_slot(self.ticket());
-        self.recycler().mark_queued(owner)?;
-        self.allocator().sweep_blocks(owner)
+        let owner = owned_by_slot(self.thread.ticket());
+        self.thread.recycler().mark_queued(owner)?;
+        self.thread.allocator().sweep_blocks(owner)
     }
 
     /// Whether the dead thread may have been adding or removing a pointer to a shared block: with a
     /// file locked, or while recycling a removed file's body.
     pub(super) fn may_have_shared(self) -> Result<bool> {
-        let recycles = self.slot.recycling.load(Acquire) != 0 && self.slot.recycling_marked.load(Acquire) != 0;
-        let holds = self.slot.held.iter().any(|record| record.load(Acquire) != 0);
-        Ok((recycles || holds) && self.fs.header()?.blocks_shared.load(Acquire) != 0)
+        let recycles =
+            self.thread.slot.recycling.load(Acquire) != 0 && self.thread.slot.recycling_marked.load(Acquire) != 0;
+        let holds = self.thread.slot.held.iter().any(|record| record.load(Acquire) != 0);
+        Ok((recycles || holds) && self.thread.fs.header()?.blocks_shared.load(Acquire) != 0)
     }
 
     /// Releases the references that the dead thread had recorded.
     pub(super) fn recover_references(self) -> Result<()> {
-        for word in &self.slot.references {
+        for word in &self.thread.slot.references {
             let index = word.load(Relaxed);
             if index == 0 {
                 continue;
             }
-            let cachelet = self.fs.dram.cachelet(index)?;
-            self.slot.intent.victim.store(index, Release);
+            let cachelet = self.thread.fs.dram.cachelet(index)?;
+            self.thread.slot.intent.victim.store(index, Release);
             step();
             // Nothing in between: see `release_from`.
             word.store(0, Release);

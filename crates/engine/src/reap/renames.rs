@@ -11,17 +11,17 @@ use pmem::{BLOCK_BYTES, LINE_BYTES, Memory};
 
 impl<'f, M: Memory> Reaper<'_, 'f, M> {
     pub(super) fn recover_rename(self, done: bool, exchanged: bool) -> Result<()> {
-        let intent = &self.slot.intent;
+        let intent = &self.thread.slot.intent;
         let record = match self.in_flight_dentry(0) {
             0 => None,
-            dentry => self.rename_record(dentry)?,
+            dentry => self.thread.rename_record(dentry)?,
         };
         match record {
             Some(record) => self.finish_rename(&record, done, exchanged)?,
             // The record of a finished rename may be gone, or an earlier reaper got this far.
             None if done => {}
             None => {
-                self.discard_record()?;
+                self.thread.discard_record()?;
                 self.roll_back_rename()?;
             }
         }
@@ -37,12 +37,12 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// Clears the rename flag of a file whose lock is held, or of a directory whose names are. A
     /// directory's change time may have been set without its dirty mark, so the mark is set here.
     fn end_marking(self, index: u32) -> Result<()> {
-        let cachelet = self.fs.dram.cachelet(index)?;
+        let cachelet = self.thread.fs.dram.cachelet(index)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         let names = self.held_name(0)?.is_some() && self.held_name(SECOND)?.is_some();
-        if index != 0 && (self.holds(&cachelet.lock) || (is_directory && names)) {
+        if index != 0 && (self.thread.holds(&cachelet.lock) || (is_directory && names)) {
             if is_directory {
-                self.cachelets().mark_dirty(cachelet);
+                self.thread.cachelets().mark_dirty(cachelet);
             }
             cachelet.references.fetch_and(!References::flag(FLAG_RENAMING), AcqRel);
         }
@@ -51,48 +51,48 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
 
     /// Completes a rename whose journal record is whole.
     fn finish_rename(self, record: &JournalRecord, done: bool, exchanged: bool) -> Result<()> {
-        let pm = &self.fs.pm;
+        let pm = &self.thread.fs.pm;
         for offset in record.moves.iter().map(|step| step.dentry).filter(|offset| *offset != 0) {
             pm.flush_range(offset, (5 * LINE_BYTES).min(BLOCK_BYTES - offset % BLOCK_BYTES)).unfenced();
         }
         pm.fence_unfenced();
-        self.fs.recovery().replay(record)?;
+        self.thread.fs.recovery().replay(record)?;
         pm.fence_unfenced();
         if !exchanged {
-            self.drop_replaced(self.slot.intent.victim.load(Relaxed))?;
+            self.drop_replaced(self.thread.slot.intent.victim.load(Relaxed))?;
         }
         step();
         if !done {
             self.rename_names(record)?;
         }
-        for (offset, lines) in self.renames().reused_slots(record)?.into_iter().flatten() {
-            if !self.recycler().is_queued(RetiredKind::Dentry, offset) {
-                self.recycler().retire(RetiredKind::Dentry, offset, lines);
+        for (offset, lines) in self.thread.renames().reused_slots(record)?.into_iter().flatten() {
+            if !self.thread.recycler().is_queued(RetiredKind::Dentry, offset) {
+                self.thread.recycler().retire(RetiredKind::Dentry, offset, lines);
             }
         }
         step();
-        self.end_journal_of(record.sequence)
+        self.thread.end_journal_of(record.sequence)
     }
 
     /// Drops one link of a replaced file. (A replaced directory is reclaimed at the end.)
     fn drop_replaced(self, victim: u32) -> Result<()> {
-        let mode = self.fs.dram.cachelet(victim)?.mode.load(Relaxed);
+        let mode = self.thread.fs.dram.cachelet(victim)?.mode.load(Relaxed);
         if FileKind::from_mode(mode) != Some(FileKind::Directory) { self.drop_link_once(victim) } else { Ok(()) }
     }
 
     /// Reclaims a replaced directory, and drops the reference to the whiteout in the old place.
     fn finish_replaced(self, exchanged: bool) -> Result<()> {
-        let victim = self.slot.intent.victim.load(Relaxed);
+        let victim = self.thread.slot.intent.victim.load(Relaxed);
         if victim != 0 && !exchanged {
-            let replaced = self.fs.dram.cachelet(victim)?;
+            let replaced = self.thread.fs.dram.cachelet(victim)?;
             if FileKind::from_mode(replaced.mode.load(Relaxed)) == Some(FileKind::Directory) {
-                self.reclaim_directory(replaced, victim);
+                self.thread.reclaim_directory(replaced, victim);
             }
         }
-        let whiteout = self.slot.in_flight.cachelet.load(Relaxed);
-        self.clear_in_flight();
+        let whiteout = self.thread.slot.in_flight.cachelet.load(Relaxed);
+        self.thread.clear_in_flight();
         if whiteout != 0 {
-            self.fs.dram.cachelet(whiteout)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
+            self.thread.fs.dram.cachelet(whiteout)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
         }
         Ok(())
     }
@@ -105,18 +105,18 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
                 held.set(dentry);
             }
         }
-        self.slot.intent.step.store(STEP_DONE, Release);
+        self.thread.slot.intent.step.store(STEP_DONE, Release);
         Ok(())
     }
 
     /// Rolls back a rename that did not happen.
     fn roll_back_rename(self) -> Result<()> {
-        let intent = &self.slot.intent;
+        let intent = &self.thread.slot.intent;
         let victim = intent.victim.load(Relaxed);
         if victim == 0 {
             return Ok(());
         }
-        let cachelet = self.fs.dram.cachelet(victim)?;
+        let cachelet = self.thread.fs.dram.cachelet(victim)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         if is_directory && self.held_name(SECOND)?.is_some() {
             cachelet.as_directory().allow_names();
