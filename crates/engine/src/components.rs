@@ -6,6 +6,10 @@
 //!   but no call on names and directories;
 //! - to the thread, for tasks that make such calls;
 //! - to the file system.
+//!
+//! A component of a thread reaches its holder only by the field's name. A component of the file
+//! system derefs to it. It names a task but keeps nothing out of reach: each of these tasks uses
+//! several parts of the file system, so a field would only add a word to each use.
 
 use crate::fs::{Fs, Thread};
 use crate::slot_owner::SlotOwner;

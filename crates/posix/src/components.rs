@@ -1,5 +1,6 @@
 //! The components of a [`Caller`]: views of it, each with the calls of one kind. A component is the
-//! reference to its caller.
+//! reference to its caller, and derefs to it. It names a kind of call but keeps nothing out of
+//! reach: most kinds use the thread, the credentials and each other.
 
 use crate::caller::Caller;
 use core::ops::Deref;
