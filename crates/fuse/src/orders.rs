@@ -175,6 +175,7 @@ fn errno_of(error: ImageError) -> Errno {
     match error {
         ImageError::Stopped { .. } => Errno(libc::EINTR),
         ImageError::Overtaken { .. } => Errno(libc::EAGAIN),
+        ImageError::CopyStopped { .. } => Errno::EBUSY,
         ImageError::LostContent { .. } => Errno(libc::EHWPOISON),
         ImageError::NoHoles { .. } | ImageError::TrimInPlace { .. } | ImageError::NoCommits { .. } => {
             Errno(libc::EOPNOTSUPP)

@@ -60,6 +60,15 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// Another process copies the image, and makes no progress.
+    #[error(
+        "another process takes a snapshot of {}, which has stood still for 5 s: end it first (`fuser -v {}` lists it)",
+        path.display(), path.display()
+    )]
+    CopyStopped {
+        /// The image.
+        path: PathBuf,
+    },
     /// Exclusive use was requested, and other processes use the image.
     #[error(
         "{} is in use by other processes, and exclusive use was requested: end them first (`fuser -v {}` lists them), or share it \

@@ -33,6 +33,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The identity of a copy that is to be used beside its original.
 #[derive(Debug, Clone, Default)]
@@ -121,7 +122,17 @@ impl Image {
         };
         let thread = self.fs().enter().map_err(|error| failed(error.into()))?;
         let number = self.fs().processes().process_number().map_err(|error| failed(error.into()))?;
-        let pinned = commits.keep_checkpoints_away(&thread, number).map_err(failed)?;
+        let pinned = loop {
+            match commits.keep_checkpoints_away(&thread, number) {
+                Err(Errno::EBUSY) if commits.is_pin_silent() => {
+                    return Err(ImageError::CopyStopped { path: self.path.clone() });
+                }
+                // One snapshot at a time.
+                Err(Errno::EBUSY) if watch(0, self.length()) => std::thread::sleep(TURN),
+                Err(Errno::EBUSY) => return Err(base.copy_error(io::ErrorKind::Interrupted.into())),
+                pinned => break pinned.map_err(failed)?,
+            }
+        };
         // It begins after a checkpoint that still runs.
         commits.commit(&thread).map_err(failed)?;
         let copied = copy_file(&base, into, &mut |bytes, of| pinned.is_held() && watch(bytes, of));
@@ -180,6 +191,8 @@ impl Drop for Marking {
     }
 }
 
+/// How often a snapshot looks whether another one has ended.
+const TURN: Duration = Duration::from_millis(10);
 /// Bytes copied at once.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Rounds of copying what changed meanwhile, at most, and bytes of changes that end them.

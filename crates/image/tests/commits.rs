@@ -734,6 +734,47 @@ fn copies_that_are_discarded_or_held_back_can_be_larger_than_the_memory() {
 }
 
 #[test]
+fn a_snapshot_waits_for_another_one_unless_that_stands_still() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    touch(&image, "before");
+    for stands_still in [false, true] {
+        let [first, second] =
+            ["first", "second"].map(|name| disk.directory.path().join(format!("{name} {stands_still}")));
+        let mut beside = None;
+        let (sender, called) = std::sync::mpsc::channel();
+        let mut sender = Some(sender);
+        let taken = snapshot(&disk.path, &first, None, &disk.options, &mut |_, _| {
+            let beside = beside.get_or_insert_with(|| {
+                let (path, options, second) = (disk.path.clone(), disk.options.clone(), second.clone());
+                let sender = sender.take().unwrap();
+                let take = move || {
+                    snapshot(&path, &second, None, &options, &mut |_, _| {
+                        let _ = sender.send(());
+                        true
+                    })
+                };
+                Some(std::thread::spawn(take))
+            });
+            // While the second one waits it calls, again and again. If it ends it does not.
+            let _ = called.recv();
+            if stands_still && let Some(second) = beside.take() {
+                let refused = second.join().unwrap().unwrap_err();
+                assert!(matches!(refused, ImageError::CopyStopped { .. }), "{refused}");
+            }
+            true
+        });
+        taken.unwrap();
+        if let Some(Some(second)) = beside {
+            second.join().unwrap().unwrap();
+        }
+        for taken in [first, second].iter().take(if stands_still { 1 } else { 2 }) {
+            assert!(has(&Image::open(taken, &disk.options).unwrap(), "before"));
+        }
+    }
+}
+
+#[test]
 fn a_snapshot_that_stands_still_does_not_let_the_journal_grow_for_ever() {
     let disk = Disk::new(CommitPolicy::WhenSynced);
     let image = disk.open();

@@ -28,12 +28,16 @@ impl Commits {
         }
         let is_alive = thread.fs().processes().is_process_alive(pin as u32);
         let is_long = self.load().used_bytes > self.shared().log_bytes.load(Relaxed);
-        let silent_ns = monotonic_ns().saturating_sub(self.more().pin_beat_ns.load(Relaxed));
-        if is_alive && !(is_long && silent_ns > SILENT_NS) {
+        if is_alive && !(is_long && self.is_pin_silent()) {
             return true;
         }
         // If the exchange fails, another snapshot has started.
         pinned.compare_exchange(pin, 0, AcqRel, Relaxed).is_err_and(|now| now != 0)
+    }
+
+    /// Whether the snapshot that keeps checkpoints away has made no progress for [`SILENT_NS`].
+    pub fn is_pin_silent(&self) -> bool {
+        monotonic_ns().saturating_sub(self.more().pin_beat_ns.load(Relaxed)) > SILENT_NS
     }
 }
 
