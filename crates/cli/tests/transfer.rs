@@ -125,6 +125,22 @@ fn a_file_with_more_attributes_than_a_list_holds_is_exported_whole() {
 }
 
 #[test]
+fn names_of_attributes_go_along_whatever_their_bytes() {
+    let directory = scratch();
+    let (image, other) = (image_in(directory.path(), "image"), image_in(directory.path(), "other"));
+    let names = "import os\nnames = [b'user.' + bytes([byte]) for byte in range(1, 256)]\n\
+                 names += [b'user.%3D', b'user.%25', b'user.%253D=%', b'user.a%']\n";
+    let fill = format!("{names}open('f', 'w')\nfor name in names: os.setxattr('f', name, b'value of ' + name)");
+    run_in(&image, &format!("python3 {}", written(&directory, &fill).display()));
+    done("\"$directfs\" export \"$1\" | \"$directfs\" import \"$2\"", &[&image, &other]);
+    let check = format!(
+        "{names}found = {{os.fsencode(name): os.getxattr('f', name) for name in os.listxattr('f')}}\n\
+         print(found == {{name: b'value of ' + name for name in names}} or found)"
+    );
+    assert_eq!(run_in(&other, &format!("python3 {}", written(&directory, &check).display())), "True\n");
+}
+
+#[test]
 fn access_lists_go_along() {
     let directory = scratch();
     let (tree, image) = (directory.path().join("tree"), directory.path().join("image"));

@@ -384,9 +384,16 @@ impl Entry {
         if let Some(((key, _), text)) = list.zip(acl::to_text(value)) {
             return self.add(key.as_bytes(), text.as_bytes());
         }
-        // An equals sign would end the key.
-        let name = String::from_utf8_lossy(name).replace('%', "%25").replace('=', "%3D");
-        self.add(format!("SCHILY.xattr.{name}").as_bytes(), value);
+        let mut key = b"SCHILY.xattr.".to_vec();
+        for &byte in name {
+            match byte {
+                b'%' => key.extend_from_slice(b"%25"),
+                // It would end the key.
+                b'=' => key.extend_from_slice(b"%3D"),
+                _ => key.push(byte),
+            }
+        }
+        self.add(&key, value);
     }
 
     fn set_sparse(&mut self, path: &[u8], length: u64) {

@@ -696,8 +696,8 @@ fn inner_path(path: &[u8]) -> Result<Vec<u8>> {
 fn xattrs_of(extra: &Extra, kind: FileKind) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     const PREFIX: &[u8] = b"SCHILY.xattr.";
     let own = extra.records.iter().filter_map(|(key, value)| {
-        let name = String::from_utf8_lossy(key.strip_prefix(PREFIX)?).replace("%3D", "=").replace("%25", "%");
-        is_kept(name.as_bytes(), kind).then(|| (name.into_bytes(), value.clone()))
+        let name = unescaped(key.strip_prefix(PREFIX)?);
+        is_kept(&name, kind).then(|| (name, value.clone()))
     });
     let mut found: Vec<_> = own.collect();
     for (key, attribute) in LISTS.into_iter().filter(|(_, attribute)| is_kept(attribute.as_bytes(), kind)) {
@@ -706,6 +706,17 @@ fn xattrs_of(extra: &Extra, kind: FileKind) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
         }
     }
     Some(found)
+}
+
+/// The name of an attribute, in which an archive escapes `=` and `%`. It may be of any bytes.
+fn unescaped(mut name: &[u8]) -> Vec<u8> {
+    let mut found = Vec::with_capacity(name.len());
+    while let Some((&first, rest)) = name.split_first() {
+        let escaped = [(&b"%3D"[..], b'='), (b"%25", b'%')].into_iter().find(|(escape, _)| name.starts_with(escape));
+        found.push(escaped.map_or(first, |(_, byte)| byte));
+        name = escaped.map_or(rest, |(escape, _)| &name[escape.len()..]);
+    }
+    found
 }
 
 const _: () = assert!(CHECKSUM.0 + CHECKSUM.1 == TYPE);
