@@ -5,6 +5,8 @@ use plotters::prelude::*;
 
 const WIDTH: u32 = 300;
 const HEIGHT: u32 = 190;
+/// Dashes between two points of a dashed line.
+const DASHES: u32 = 8;
 
 /// A plot of one quantity by a number. Positions on the horizontal axis are equidistant, since
 /// sizes and numbers of threads grow by factors. The vertical axis begins at zero.
@@ -95,9 +97,11 @@ impl Lines {
         for line in &self.lines {
             let colour = palette.colour(&line.system);
             let points = line.points.iter().filter(is_finite).map(|point| (place_of(point.0), point.1));
-            match line.is_dashed {
-                true => drop(chart.draw_series(DashedLineSeries::new(points, 5, 4, colour.stroke_width(2)))?),
-                false => drop(chart.draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))?),
+            if line.is_dashed {
+                let points: Vec<_> = points.collect();
+                chart.draw_series(dashes(&points).map(|dash| PathElement::new(dash, colour.stroke_width(2))))?;
+            } else {
+                chart.draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))?;
             }
             let whisker = |(place, ends): (f64, [f64; 2])| {
                 let place = place_of(place);
@@ -107,6 +111,18 @@ impl Lines {
         }
         root.present()
     }
+}
+
+/// Every second piece of the line through these points. Plotters' own needs a newer C library than
+/// the program does.
+fn dashes(points: &[(f64, f64)]) -> impl Iterator<Item = [(f64, f64); 2]> {
+    points.windows(2).flat_map(|ends| {
+        let at = move |part: f64| {
+            let [from, to] = [ends[0], ends[1]];
+            (from.0 + (to.0 - from.0) * part, from.1 + (to.1 - from.1) * part)
+        };
+        (0..DASHES).map(move |dash| [0.0, 0.5].map(|half| at((f64::from(dash) + half) / f64::from(DASHES))))
+    })
 }
 
 #[cfg(test)]
