@@ -29,10 +29,30 @@ const EXIT_INTERRUPTED: u8 = 130;
 const EXIT_READER_GONE: u8 = 141;
 /// Another writer has taken a prefix of a store over. A service is not to start again.
 const EXIT_TAKEN_OVER: u8 = 3;
+/// The stack that all commands do with. With less a command would end by an overflow.
+const STACK_BYTES: u64 = 384 << 10;
 /// mount(8): the mount failed.
 const EXIT_MOUNT_FAILED: u8 = 32;
 
 fn main() -> ExitCode {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    match limit.filter(|bytes| *bytes < STACK_BYTES) {
+        None => run_command(),
+        Some(bytes) => {
+            terminal::print_error(&anyhow::anyhow!(
+                "the limit of the stack is {}, and directfs needs {}: raise it (`ulimit -s`)",
+                units::size(bytes),
+                units::size(STACK_BYTES)
+            ));
+            let runs = std::env::args_os().nth(1).is_some_and(|word| word == "run" || word == "profile");
+            ExitCode::from(if runs { run::EXIT_FAILED } else { 1 })
+        }
+    }
+}
+
+/// Not inlined: the check before it must not need the stack of what it calls.
+#[inline(never)]
+fn run_command() -> ExitCode {
     // If an image in use is truncated, its users must get an error instead of dying.
     pmem::survive_truncations();
     let words: Vec<OsString> = std::env::args_os().collect();

@@ -1,4 +1,4 @@
-//! Commands with few addresses (`ulimit -v`).
+//! Commands with few addresses (`ulimit -v`), and with a small stack (`ulimit -s`).
 
 use crate::support::{copy_into, directfs, image_in, scratch, stderr};
 use std::fs;
@@ -6,9 +6,23 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 fn limited(kib: u64, words: &[&str]) -> Output {
+    under(&format!("-v {kib}"), words)
+}
+
+fn under(limit: &str, words: &[&str]) -> Output {
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit -v {kib}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_directfs")]).args(words);
+    command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_directfs")]).args(words);
     command.output().unwrap()
+}
+
+#[test]
+fn commands_for_which_the_stack_does_not_suffice_end_with_a_remedy() {
+    for (words, code) in [(&["--version"][..], 1), (&["info", "image"], 1), (&["run", "--", "true"], 125)] {
+        let output = under("-s 64", words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
+        assert!(stderr(&output).contains("`ulimit -s`"), "{words:?}: {}", stderr(&output));
+    }
+    assert!(under("-s 384", &["run", "--", "true"]).status.success());
 }
 
 #[test]
