@@ -53,8 +53,9 @@ const GROUPS_TRIED: u64 = 4;
 /// allocated, unlike those of unused groups. A higher value wastes memory of an image in memory; a
 /// lower one gives shorter runs to files that want long ones.
 const REVISIT_FREE_BLOCKS: u32 = GROUP_BLOCKS as u32 / 2;
-/// Blocks are scarce when fewer than this, and than this share of the image, are left.
-const SCARCE_BLOCKS: u64 = 1024;
+/// Blocks are scarce when fewer than this, and than this share of the image, are left. It is less
+/// than a group, so that one look at a thread's own group usually shows that there are more.
+const SCARCE_BLOCKS: u64 = GROUP_BLOCKS / 2;
 const SCARCE_SHARE: u64 = 32;
 
 /// Owner word of blocks of dentries and inodes.
