@@ -6,6 +6,9 @@
 //! (`commits::pin`). At the end it applies the journal of that moment to the copy. So it is the
 //! state of a commit that begins after the call.
 //!
+//! One snapshot of an image is taken at a time. Another one waits; for an image on a disk only
+//! while the first one makes progress.
+//!
 //! Invariant: the new file gets its name when it is whole and on its disk.
 //!
 //! Marks of a copy in memory or on DAX are made only while a word in the header of the tracking
