@@ -58,21 +58,23 @@ pub(super) struct CommitProcess {
 }
 
 impl CommitProcess {
-    /// Starts it for an image.
-    pub fn start(mut command: Command, image: &File) -> io::Result<CommitProcess> {
+    /// Starts it for an image. `None`: it has ended already.
+    pub fn start(mut command: Command, image: &File) -> io::Result<Option<CommitProcess>> {
         // A separate description: the locks of this one are not handed on.
         let image = File::options().read(true).write(true).open(format!("/proc/self/fd/{}", image.as_raw_fd()))?;
         let (until, end) = io::pipe()?;
         command.stdin(Stdio::from(image)).stdout(Stdio::from(OwnedFd::from(until))).stderr(Stdio::null());
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
-        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        // This process may have been stopped meanwhile, and the committer ended. If another thread
+        // has waited for it, the number may be that of another process now.
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            process => process?,
+        };
         let started = CommitProcess { process, pid, end };
-        // Another thread of this process may have waited for it before the descriptor was opened.
-        match started.state() {
-            Some((_, parent)) if parent == std::process::id() => Ok(started),
-            _ => Err(io::ErrorKind::NotFound.into()),
-        }
+        let is_own = started.state().is_some_and(|(_, parent)| parent == std::process::id());
+        Ok(is_own.then_some(started))
     }
 
     /// State and parent, as /proc shows them while the process lives.
@@ -151,4 +153,28 @@ pub fn commit_for_others(policy: CommitPolicy) -> Result<(), ImageError> {
         pause = (2 * pause).min(PAUSE_MAX);
     }
     image.close().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+
+    /// Its starter may be stopped for a while between the start and the first look at it.
+    #[test]
+    fn a_committer_that_ends_at_once_is_lost_and_can_be_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let image =
+            File::options().read(true).write(true).create_new(true).open(directory.path().join("image")).unwrap();
+        for _ in 0..200 {
+            let mut command = Command::new("true");
+            // SAFETY: ends the child, which is all that it does.
+            unsafe { command.pre_exec(|| libc::_exit(0)) };
+            let started = CommitProcess::start(command, &image).unwrap();
+            if let Some(mut committer) = started {
+                committer.has_ended(&END);
+                assert!(!committer.is_at_work());
+            }
+        }
+    }
 }

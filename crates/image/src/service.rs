@@ -137,7 +137,8 @@ fn watch<M: Memory>(
             continue;
         }
         match CommitProcess::start(command(policy), file) {
-            Ok(process) => committer = Some(process),
+            Ok(Some(process)) => committer = Some(process),
+            Ok(None) => failures_left -= 1,
             Err(_) => failures_left = 0,
         }
         // For the one that comes.
