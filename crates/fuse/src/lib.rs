@@ -8,8 +8,9 @@
 //!   sends every request, so that changes by other processes are visible immediately.
 //!
 //! `files` is the file system behind a mount, independent of the protocol; `adapter` translates
-//! from and to `protocol`'s messages; `session` exchanges them with the kernel, by the device or by
-//! `ring`; `server` mounts and unmounts; `keeper` starts another server when one dies.
+//! from and to `protocol`'s messages; `session` connects with the kernel, `workers` are the threads
+//! that exchange messages with it, by the device or by `ring`; `server` mounts and unmounts;
+//! `keeper` starts another server when one dies.
 
 mod adapter;
 mod error;
@@ -35,6 +36,7 @@ mod ring;
 mod server;
 mod session;
 mod signals;
+mod workers;
 
 pub use error::{MountError, OptionError};
 pub use inherited::{Inherited, NAME as INHERITED_NAME};

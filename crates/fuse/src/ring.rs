@@ -23,7 +23,8 @@
 //! of FORGET pauses 5 ms after one, so that removals do not wake it each time.
 
 use crate::protocol::{Header, Reply};
-use crate::session::{Beside, Channel, Handled, Handler};
+use crate::session::{Channel, Handled, Handler};
+use crate::workers::Workers;
 use posix::Errno;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
@@ -351,8 +352,9 @@ impl Ring {
 
     /// Serves the queues until the mount has ended. Returns at once if the kernel refuses them; it
     /// then sends the requests through /dev/fuse.
-    pub(crate) fn serve(mut self, beside: &Beside, handler: &impl Handler) -> io::Result<()> {
-        let channel = beside.channel();
+    pub(crate) fn serve(mut self, workers: &Workers, number: usize, handler: &impl Handler) -> io::Result<()> {
+        let channel = workers.device();
+        let _taken = workers.join(number);
         for index in 0..self.entries.len() {
             self.push(index, REGISTER, 0, channel);
         }
@@ -365,9 +367,10 @@ impl Ring {
                     continue;
                 }
                 let Some(entry) = self.entries.get_mut(index) else { continue };
-                let commit_id = entry.handle(beside, handler, &mut reply)?;
+                let commit_id = entry.handle((workers, number), handler, &mut reply)?;
                 self.push(index, COMMIT_AND_FETCH, commit_id, channel);
             }
+            workers.end(number);
         }
         Ok(())
     }
@@ -452,7 +455,12 @@ impl Entry {
 
     /// Handles the request in this entry, and leaves the reply in it. Returns the number by which
     /// the kernel knows the request.
-    fn handle(&mut self, beside: &Beside, handler: &impl Handler, reply: &mut Reply) -> io::Result<u64> {
+    fn handle(
+        &mut self,
+        (workers, number): (&Workers, usize),
+        handler: &impl Handler,
+        reply: &mut Reply,
+    ) -> io::Result<u64> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length");
         // SAFETY: the kernel has given the entry to this thread, and `self` is borrowed for as long
         // as the slice.
@@ -470,13 +478,12 @@ impl Entry {
         let message = memory.get(start..PAYLOAD_AT + payload_bytes).ok_or_else(wrong)?;
         let (header, arguments) = Header::parse(message).ok_or_else(wrong)?;
         reply.clear();
-        let mut handled = handler.handle(&header, arguments, reply, beside.channel());
+        workers.begin(number, header.opcode);
+        let mut handled = handler.handle(&header, arguments, reply, workers.device());
         if matches!(handled, Err(Errno::ENOSPC)) {
-            // A removed file holds its space until the kernel's FORGET is handled. The kernel has
-            // queued that before its removal returned to the program, so before this request.
-            beside.drain(handler);
+            workers.settle(number, handler);
             reply.clear();
-            handled = handler.handle(&header, arguments, reply, beside.channel());
+            handled = handler.handle(&header, arguments, reply, workers.device());
         }
         let code = match handled {
             Ok(Handled::Reply) => 0,

@@ -6,12 +6,6 @@
 //! - A request that a server read and did not answer stays with its device. It ends with
 //!   ECONNABORTED when the last descriptor of that device is closed. If the device survives the
 //!   server (see `keeper`), the next server has the kernel send it again.
-//!
-//! A removed file keeps its space until its FORGET is handled, up to 5 ms later, because a worker
-//! pauses after one. The kernel queues FORGET before the removal returns. So a request that finds
-//! the image full takes the lock of the device, handles all messages there, and tries once more.
-//! *Rejected:* sleeping 10 ms up to three times (each write to a full image took 30 ms); a worker
-//! without a pause (a wake per removed file).
 
 use crate::mapped_pages::{DropPages, DroppedPages};
 use crate::messages::{inform, warn};
@@ -19,30 +13,23 @@ use crate::protocol::{
     Arguments, Header, Reply, VERSION_MAJOR, VERSION_MINOR, VERSION_MINOR_LEAST, capability, notification, opcode,
 };
 use crate::ring::{self, Prepared};
-use posix::{Errno, Result};
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::workers::Workers;
+use posix::Result;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::fs::OpenOptions;
 use std::io;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, SyncSender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of content in one request: the kernel's usual limit of 256 pages.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
 const PAGES_MAX: u16 = 256;
 /// The kernel requires room for a write of that size with its headers.
-const REQUEST_BYTES: usize = CONTENT_BYTES_MAX + 4096;
+pub(crate) const REQUEST_BYTES: usize = CONTENT_BYTES_MAX + 4096;
 /// Requests without a waiting program (readahead, direct I/O) under way at once.
 const BACKGROUND_MAX: u16 = 64;
-/// How long the worker beside rings waits after it has learned of forgotten files.
-const FORGET_INTERVAL: Duration = Duration::from_millis(5);
-/// Messages that are read from the device beside rings at a time. One has room for 65,000 forgotten
-/// files.
-const DRAINED_MAX: usize = 64;
 /// Directories that wait for a notification.
 const LISTED_ANEW_MAX: usize = 256;
 /// `FUSE_DEV_IOC_CLONE`: connects a new descriptor of /dev/fuse with the mount of another one.
@@ -65,6 +52,21 @@ impl Channel {
         self.0.as_raw_fd()
     }
 
+    #[cfg(test)]
+    pub(crate) fn of(device: Arc<OwnedFd>) -> Channel {
+        Channel(device)
+    }
+
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    /// Makes reads return at once, also where the device is known by other descriptors.
+    fn do_not_block(&self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&*self.0)?;
+        Ok(rustix::fs::fcntl_setfl(&*self.0, flags | OFlags::NONBLOCK)?)
+    }
+
     /// A second device of the same mount, with requests of its own.
     fn clone_device(&self) -> io::Result<Channel> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
@@ -77,7 +79,7 @@ impl Channel {
     }
 
     /// Reads the next request. `None`: the mount has ended.
-    fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match self.receive_now(into)? {
                 Received::Request(length) => return Ok(Some(length)),
@@ -88,7 +90,7 @@ impl Channel {
     }
 
     /// Reads a request if there is one; waits for one if the device is blocking.
-    fn receive_now(&self, into: &mut [u8]) -> io::Result<Received> {
+    pub(crate) fn receive_now(&self, into: &mut [u8]) -> io::Result<Received> {
         loop {
             match rustix::io::read(&*self.0, &mut *into) {
                 Ok(length) => return Ok(Received::Request(length)),
@@ -105,7 +107,7 @@ impl Channel {
 }
 
 /// What a device has.
-enum Received {
+pub(crate) enum Received {
     Request(usize),
     Nothing,
     /// The mount has ended.
@@ -236,12 +238,15 @@ impl Connection {
             Clones::AllButFirst | Clones::All => channel.clone_device(),
         });
         let channels: Vec<Channel> = channels.collect::<io::Result<_>>()?;
-        let count = || {
-            if let Some(answered) = answered {
-                answered.fetch_add(1, Relaxed);
+        let spare = match clones {
+            Clones::None => (channels.len() == 1).then(|| channel.clone()),
+            Clones::AllButFirst | Clones::All => {
+                let spare = channel.clone_device()?;
+                spare.do_not_block()?;
+                Some(spare)
             }
         };
-        serve_devices(&channels, &**handler, &count)
+        Workers::new(channel, spare, channels.len(), answered).serve(&channels, &**handler)
     }
 }
 
@@ -304,34 +309,6 @@ impl Lister {
     }
 }
 
-/// Serves a device with each worker. The first is this thread, so that there is always one.
-fn serve_devices(channels: &[Channel], handler: &impl Handler, answered: &(impl Fn() + Sync)) -> io::Result<()> {
-    let Some((first, others)) = channels.split_first() else { return Ok(()) };
-    std::thread::scope(|scope| {
-        let mut workers = Vec::new();
-        for (index, channel) in others.iter().enumerate() {
-            let name = format!("directfs-{}", index + 1);
-            let work = move || work(channel, handler, answered);
-            match std::thread::Builder::new().name(name).spawn_scoped(scope, work) {
-                Ok(worker) => workers.push(worker),
-                // The requests of all devices of a mount are in one queue, so every worker gets
-                // all kinds.
-                Err(error) => {
-                    let (threads, wanted) = (index + 1, channels.len());
-                    warn(format_args!(
-                        "the mount has {threads} threads instead of {wanted} ({error}): raise the limit of processes (`ulimit -u`, \
-                         pids.max) and mount again"
-                    ));
-                    break;
-                }
-            }
-        }
-        let served = work(first, handler, answered);
-        let panicked = |_| Err(io::Error::other("a worker panicked"));
-        workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).fold(served, io::Result::and)
-    })
-}
-
 /// Serves rings, and with this thread the device beside them.
 ///
 /// The requests are not counted for a keeper: a mount that has one is served without rings.
@@ -340,13 +317,13 @@ fn serve_rings<H: Handler + Send + 'static>(
     rings: Vec<Prepared>,
     handler: &Arc<H>,
 ) -> io::Result<()> {
-    let beside = Arc::new(Beside::new(channel));
-    let begin = |ring: Prepared| {
-        let (handler, beside) = (Arc::clone(handler), Arc::clone(&beside));
-        ring.begin(Box::new(move |ring| ring.serve(&beside, &*handler)))
+    let workers = Arc::new(Workers::new(channel.clone(), Some(channel), rings.len(), None));
+    let begin = |(number, ring): (usize, Prepared)| {
+        let (handler, workers) = (Arc::clone(handler), Arc::clone(&workers));
+        ring.begin(Box::new(move |ring| ring.serve(&workers, number, &*handler)))
     };
-    let threads: Vec<_> = rings.into_iter().map(begin).collect();
-    let served = beside.serve(&**handler);
+    let threads: Vec<_> = rings.into_iter().enumerate().map(begin).collect();
+    let served = workers.serve_beside_rings(&**handler);
     let panicked = |_| Err(io::Error::other("a worker panicked"));
     threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(served, io::Result::and)
 }
@@ -354,123 +331,11 @@ fn serve_rings<H: Handler + Send + 'static>(
 /// The rings of a mount; none if something is in the way. After the reply to the first request
 /// nothing is made any more that could fail: the kernel would wait for it.
 fn rings_for(channel: &Channel) -> Vec<Prepared> {
-    let flags = rustix::fs::fcntl_getfl(&*channel.0);
-    let prepared = ring::prepare(CONTENT_BYTES_MAX).and_then(|rings| {
-        rustix::fs::fcntl_setfl(&*channel.0, flags? | OFlags::NONBLOCK)?;
-        Ok(rings)
-    });
+    let prepared = ring::prepare(CONTENT_BYTES_MAX).and_then(|rings| channel.do_not_block().map(|()| rings));
     prepared.unwrap_or_else(|error| {
         inform(format_args!("io_uring cannot be used ({error}): requests come through /dev/fuse"));
         Vec::new()
     })
-}
-
-/// The device beside rings, on which the kernel keeps FORGET and INTERRUPT. It does not block.
-///
-/// Invariant: a request is read and handled under one lock. So all that the kernel had queued
-/// before a call of [`Beside::drain`] is done after it.
-pub(crate) struct Beside {
-    channel: Channel,
-    buffers: Mutex<(Vec<u8>, Reply)>,
-}
-
-/// What [`Beside::drain`] met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Drained {
-    /// Nothing more to read; `forgot`: a file was forgotten.
-    Idle { forgot: bool },
-    /// The end of the mount.
-    Ended,
-}
-
-impl Beside {
-    fn new(channel: Channel) -> Beside {
-        Beside { channel, buffers: Mutex::new((vec![0; REQUEST_BYTES], Reply::new())) }
-    }
-
-    pub(crate) fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    /// Handles requests until the mount has ended.
-    ///
-    /// It waits a little after a file was forgotten, because a program that removes files would
-    /// wake it up after each one. Meanwhile the kernel gathers what it forgets, and sends it in one
-    /// message.
-    fn serve(&self, handler: &impl Handler) -> io::Result<()> {
-        loop {
-            match poll(&mut [PollFd::new(&*self.channel.0, PollFlags::IN)], None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            match self.drain_once(handler)? {
-                Drained::Ended => return Ok(()),
-                Drained::Idle { forgot: true } => std::thread::sleep(FORGET_INTERVAL),
-                Drained::Idle { forgot: false } => {}
-            }
-        }
-    }
-
-    /// Handles what is on the device. Errors are left to the device's own thread, which meets them
-    /// too.
-    pub(crate) fn drain(&self, handler: &impl Handler) {
-        let _ = self.drain_once(handler);
-    }
-
-    fn drain_once(&self, handler: &impl Handler) -> io::Result<Drained> {
-        // Each request overwrites the buffers, whatever a panic has left in them.
-        let (request, reply) = &mut *self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut forgot = false;
-        for _ in 0..DRAINED_MAX {
-            match self.channel.receive_now(request)? {
-                Received::Ended => return Ok(Drained::Ended),
-                Received::Nothing => break,
-                Received::Request(length) => {
-                    let done = handle_message(&self.channel, handler, &request[..length], reply)?;
-                    forgot |= done == Done::Forgotten;
-                }
-            }
-        }
-        Ok(Drained::Idle { forgot })
-    }
-}
-
-/// Serves the requests of one device. `answered` is called after each.
-fn work(channel: &Channel, handler: &impl Handler, answered: impl Fn()) -> io::Result<()> {
-    let (mut request, mut reply) = (vec![0; REQUEST_BYTES], Reply::new());
-    while let Some(length) = channel.receive(&mut request)? {
-        if handle_message(channel, handler, &request[..length], &mut reply)? == Done::Answered {
-            answered();
-        }
-    }
-    Ok(())
-}
-
-/// What became of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Done {
-    Answered,
-    /// It needs no answer: the kernel forgot files.
-    Forgotten,
-    /// It needs no answer, or gets it later.
-    Silent,
-}
-
-/// Handles a request that was read from a device.
-fn handle_message(channel: &Channel, handler: &impl Handler, message: &[u8], reply: &mut Reply) -> io::Result<Done> {
-    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length");
-    let (header, arguments) = Header::parse(message).ok_or_else(wrong)?;
-    reply.clear();
-    let code = match handler.handle(&header, arguments, reply, channel) {
-        Ok(Handled::Silent) if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET) => {
-            return Ok(Done::Forgotten);
-        }
-        Ok(Handled::Silent) => return Ok(Done::Silent),
-        Ok(Handled::Reply) => 0,
-        Err(Errno(number)) => -number,
-    };
-    channel.answer(reply, header.unique, code);
-    Ok(Done::Answered)
 }
 
 /// The workers that have a device of their own.
@@ -528,64 +393,4 @@ fn introduce(
     // Times have the unit 1 ns.
     reply.u32(1).u16(PAGES_MAX).u16(0).u32((enabled >> 32) as u32).zeros(28);
     Ok(Some(enabled))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    use std::sync::atomic::AtomicBool;
-
-    const FORGOTTEN: u64 = 2000;
-
-    /// Counts what the kernel forgot.
-    struct Forgets(AtomicU64);
-
-    impl Handler for Forgets {
-        fn capabilities(&self, _: u64) -> u64 {
-            0
-        }
-
-        fn handle(&self, header: &Header, _: Arguments<'_>, _: &mut Reply, _: &Channel) -> Result<Handled> {
-            assert_eq!(header.opcode, opcode::FORGET);
-            // Others may run between the reading and the end of a request.
-            std::thread::yield_now();
-            self.0.fetch_add(1, Relaxed);
-            Ok(Handled::Silent)
-        }
-    }
-
-    fn forget() -> Vec<u8> {
-        let mut message = [48, opcode::FORGET].map(u32::to_ne_bytes).concat();
-        message.resize(48, 0);
-        message
-    }
-
-    #[test]
-    fn what_the_device_had_before_a_drain_is_handled_after_it() {
-        // Like the device, such a socket keeps the bounds of messages.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (kernel, device) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let (beside, forgets) = (Beside::new(Channel(Arc::new(device))), Forgets(AtomicU64::new(0)));
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let worker = scope.spawn(|| beside.serve(&forgets));
-            // Another ring's thread, which meets a full image too.
-            scope.spawn(|| {
-                while !done.load(Relaxed) {
-                    beside.drain(&forgets);
-                }
-            });
-            for sent in 1..=FORGOTTEN {
-                rustix::io::write(&kernel, &forget()).unwrap();
-                beside.drain(&forgets);
-                assert!(forgets.0.load(Relaxed) >= sent, "{sent}");
-            }
-            done.store(true, Relaxed);
-            // The end of the other side is an empty message, which no kernel sends.
-            drop(kernel);
-            assert!(worker.join().unwrap().is_err());
-        });
-        assert_eq!(forgets.0.into_inner(), FORGOTTEN);
-    }
 }
