@@ -88,7 +88,7 @@ fn one(thread: &MortalThread<'_>, root: Node, random: &mut Random) -> Result<()>
         _ => {
             let flags = match choice {
                 10 | 11 => RenameFlags { exchange: true, ..RenameFlags::default() },
-                12 => RenameFlags { whiteout: true, ..RenameFlags::default() },
+                12 => RenameFlags { whiteout: Some((0, 0)), ..RenameFlags::default() },
                 13 => RenameFlags { no_replace: true, ..RenameFlags::default() },
                 _ => RenameFlags::default(),
             };

@@ -81,7 +81,7 @@ impl<'f, M: Memory> SlotOwner<'f, M> {
     }
 
     /// Runs an operation, and once more if it found no space but recycling freed some. Not pinned.
-    pub(crate) fn retry_recycled<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+    pub(crate) fn retry_after_recycling<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         self.recycler().make_room()?;
         match operation() {
             Err(Error::NoSpace | Error::NoInodes) if self.recycler().reclaim_space()? => operation(),

@@ -176,7 +176,7 @@ fn a_rename_moves_replaces_and_exchanges_and_its_outcome_survives_a_crash() {
         assert_eq!(thread.stat_name(a, b"x").unwrap_err(), Error::NotFound);
         let exchange = RenameFlags { exchange: true, ..Default::default() };
         thread.rename((b, b"y"), (b, b"z"), exchange, permit_rename).unwrap();
-        let whiteout = RenameFlags { whiteout: true, ..Default::default() };
+        let whiteout = RenameFlags { whiteout: Some((0, 0)), ..Default::default() };
         thread.rename((b, b"z"), (a, b"w"), whiteout, permit_rename).unwrap();
         assert_eq!(thread.stat_name(b, b"z").unwrap().kind, FileKind::Character);
         assert_eq!(
@@ -322,7 +322,7 @@ fn a_scan_gives_every_lasting_name_once_while_others_come_and_go_and_the_log_is_
                 lasting(1500 - place % 1500),
                 RenameFlags { exchange: true, ..Default::default() },
             );
-            let whiteout = RenameFlags { whiteout: true, ..Default::default() };
+            let whiteout = RenameFlags { whiteout: Some((0, 0)), ..Default::default() };
             rename(lasting(place + 9), "temporary".into(), whiteout);
             thread.unlink(root, b"temporary", permit).unwrap();
         }
@@ -557,7 +557,7 @@ fn a_whiteout_that_fails_leaves_no_inode_behind() {
     touch(&thread, root, "file");
     let full = make_directory(&thread, root, "full");
     touch(&thread, full, "inside");
-    let whiteout = RenameFlags { whiteout: true, ..Default::default() };
+    let whiteout = RenameFlags { whiteout: Some((0, 0)), ..Default::default() };
     let free = |thread: &engine::Thread<'_>| {
         while thread.recycler().recycle(64).unwrap() != 0 {}
         thread.space().unwrap().inodes_free

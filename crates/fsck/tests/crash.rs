@@ -122,7 +122,7 @@ fn renames<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
                 .unwrap();
         }),
         ("whiteout", |t, root| {
-            let flags = RenameFlags { whiteout: true, ..RenameFlags::default() };
+            let flags = RenameFlags { whiteout: Some((0, 0)), ..RenameFlags::default() };
             t.rename((get(t, root, "one"), b"a"), (get(t, root, "two"), b"a"), flags, permit_rename).unwrap();
         }),
     ]

@@ -321,7 +321,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         seen: impl Fn(&Attributes, Option<&Attributes>),
     ) -> Result<()> {
         let here = self.check_search(from.0)?;
-        let flags = RenameFlags { whiteout_owner: self.new_owner(&here), ..flags };
+        let flags = RenameFlags { whiteout: flags.whiteout.map(|_| self.new_owner(&here)), ..flags };
         let there = self.check_search(to.0)?;
         self.check_writable()?;
         let allowed = self
@@ -396,8 +396,9 @@ fn rename_flags(flags: u32) -> Result<RenameFlags> {
     if has(!(NO_REPLACE | EXCHANGE | WHITEOUT)) || has(EXCHANGE) && has(NO_REPLACE | WHITEOUT) {
         return Err(Errno::EINVAL);
     }
-    let (no_replace, exchange, whiteout) = (has(NO_REPLACE), has(EXCHANGE), has(WHITEOUT));
-    Ok(RenameFlags { no_replace, exchange, whiteout, ..RenameFlags::default() })
+    // The owner is set once the directory is known.
+    let whiteout = has(WHITEOUT).then_some((0, 0));
+    Ok(RenameFlags { no_replace: has(NO_REPLACE), exchange: has(EXCHANGE), whiteout })
 }
 
 /// Calls by path: each resolves the parent, handles `.`, `..` and slashes, and then calls the

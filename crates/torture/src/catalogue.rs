@@ -99,10 +99,8 @@ macro_rules! alone {
     };
 }
 
-const EXCHANGE: RenameFlags =
-    RenameFlags { no_replace: false, exchange: true, whiteout: false, whiteout_owner: (0, 0) };
-const WHITEOUT: RenameFlags =
-    RenameFlags { no_replace: false, exchange: false, whiteout: true, whiteout_owner: (0, 0) };
+const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true, whiteout: None };
+const WHITEOUT: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: Some((0, 0)) };
 
 fn long(length: usize) -> String {
     format!("/a/{}", "n".repeat(length))

@@ -101,7 +101,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// [`Thread::retry_when_full`] for an operation that takes no space for long.
     pub(crate) fn retry_with_spare<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
-        self.retry_recycled(|| self.retry_when_dram_full(&operation))
+        self.retry_after_recycling(|| self.retry_when_dram_full(&operation))
     }
 
     fn create_once(&self, location: &NameLocation<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {

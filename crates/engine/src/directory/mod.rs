@@ -62,10 +62,9 @@ pub struct RenameFlags {
     pub no_replace: bool,
     /// Swap the two names, which must both exist.
     pub exchange: bool,
-    /// Leave a character device 0:0 (an overlay's whiteout) at the old name.
-    pub whiteout: bool,
-    /// Its owner and group.
-    pub whiteout_owner: (u32, u32),
+    /// Leave a character device 0:0 (an overlay's whiteout) at the old name, with this owner and
+    /// group.
+    pub whiteout: Option<(u32, u32)>,
 }
 
 /// One name of a directory. `.` and `..` are not listed; see

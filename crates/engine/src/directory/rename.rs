@@ -110,7 +110,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(from.1)?;
         check_name(to.1)?;
-        if flags.exchange && (flags.no_replace || flags.whiteout) {
+        if flags.exchange && (flags.no_replace || flags.whiteout.is_some()) {
             return Err(Error::Invalid);
         }
         let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
@@ -376,7 +376,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        let vacates = !flags.exchange && !flags.whiteout;
+        let vacates = !flags.exchange && flags.whiteout.is_none();
         let arrival = match victim {
             None if vacates && old.number == new.number => {
                 self.thread.prepare_moving(new.directory, new.number, new.name.len())?
@@ -421,14 +421,14 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         source: &SideTarget<'f>,
         flags: RenameFlags,
     ) -> Result<OldName<'f>> {
-        if !flags.exchange && !flags.whiteout {
+        if !flags.exchange && flags.whiteout.is_none() {
             return Ok(OldName::Vacated);
         }
         let name = self.prepare_new_name(old, Some(source))?;
         if flags.exchange {
             return Ok(OldName::Exchanged(name));
         }
-        let (uid, gid) = flags.whiteout_owner;
+        let (uid, gid) = flags.whiteout.unwrap_or_default();
         let new = NewNode {
             kind: FileKind::Character,
             permissions: 0,

@@ -96,7 +96,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             self.owner.as_owner(target.number, || self.take_shared(pair, &copied))?;
             Ok(copied.bytes)
         };
-        self.owner.leaving_spare(|| self.owner.retry_recycled(share))
+        self.owner.leaving_spare(|| self.owner.retry_after_recycling(share))
     }
 
     fn regular(self, cachelet: &Cachelet) -> Result<Property> {

@@ -68,7 +68,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     ) -> Result<T> {
         self.owner.fs.writable()?;
         let cachelet = self.owner.cachelet(node)?;
-        let result = self.owner.retry_recycled(|| {
+        let result = self.owner.retry_after_recycling(|| {
             let _held = self.owner.lock_file(cachelet)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {

@@ -324,7 +324,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     fn change_xattr(self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
         self.owner.fs.writable()?;
         check_name(name)?;
-        let result = self.owner.retry_recycled(|| self.change_xattr_once(node, name, value, create, replace));
+        let result = self.owner.retry_after_recycling(|| self.change_xattr_once(node, name, value, create, replace));
         self.owner.recycler().recycle_some();
         result
     }

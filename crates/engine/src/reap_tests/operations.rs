@@ -109,7 +109,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
     ("exchange-directories", |thread, tree| exchange(thread, (tree.root, b"empty"), (tree.full, b"inner"))),
     ("exchange-linked", |thread, tree| exchange(thread, (tree.full, b"x"), (tree.root, b"linked"))),
     ("whiteout", |thread, tree| {
-        let flags = RenameFlags { whiteout: true, ..RenameFlags::default() };
+        let flags = RenameFlags { whiteout: Some((0, 0)), ..RenameFlags::default() };
         thread.rename((tree.root, b"small"), (tree.full, b"x"), flags, |_, _| Ok(()))
     }),
     ("append", |thread, tree| thread.files().append(tree.file, &[6; 100]).map(drop)),

@@ -11,10 +11,9 @@ use crate::format::FileKind;
 use std::format;
 use std::string::String;
 
-const PLAINLY: RenameFlags =
-    RenameFlags { no_replace: false, exchange: false, whiteout: false, whiteout_owner: (0, 0) };
+const PLAINLY: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: None };
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAINLY };
-const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..PLAINLY };
+const WHITEOUT: RenameFlags = RenameFlags { whiteout: Some((0, 0)), ..PLAINLY };
 
 fn describe<T: core::fmt::Debug>(result: Result<T>) -> String {
     format!("{result:?}")

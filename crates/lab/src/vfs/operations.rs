@@ -274,7 +274,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
         if from.1.len() > 255 || to.1.len() > 255 {
             return Err(Errno::ENAMETOOLONG.into());
         }
-        if flags.whiteout {
+        if flags.whiteout.is_some() {
             return Err(Errno::EINVAL.into());
         }
         self.make_room()?;
