@@ -1,7 +1,7 @@
 //! Applications with files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9,
 //! SoupFS Fig. 5), Postmark (SoupFS Fig. 4). The applications are in [`super::filebench`].
 
-use super::filebench::{Application, ThreadFiles};
+use super::filebench::{Application, SetFile, ThreadFiles};
 use super::findings::{Claim, Findings, Measure, Plot, Range, more};
 use super::loops::{Clock, Watch, read_once, write_file};
 use super::machine::{Machine, Plan, Result, Subject, machine};
@@ -18,18 +18,11 @@ use pmem::Delays;
 struct Site {
     subject: Subject,
     application: Application,
-    /// Number of files at the beginning.
-    files: u64,
     machine: Box<dyn Machine>,
-    paths: Vec<Vec<u8>>,
-    /// Number of files that each thread ever created, for unique names.
-    made: Vec<u64>,
+    files: Vec<SetFile>,
 }
 
 const THREADS_MAX: u64 = 2;
-
-/// What a thread leaves: its files, the number of files that it ever created, and its nanoseconds.
-type End = (Vec<Vec<u8>>, u64, f64);
 
 impl Site {
     /// SoupFS's persister runs every 20 ms: often enough that its work is part of a short run.
@@ -41,16 +34,9 @@ impl Site {
         let content_bytes = files * application.mean_bytes() * 3;
         let plan = Plan { content_bytes, persist_period_ms, ..Plan::of_files(files * 2 + 1000) };
         let machine = machine(subject, plan)?;
-        let mut paths = Vec::new();
-        let mut made = vec![0; THREADS_MAX as usize];
-        machine.with(&mut |calls| {
-            application.make_directories(calls, files)?;
-            let mut own = ThreadFiles::new(calls, (application, files), 0, 1);
-            (0..files).try_for_each(|_| own.add_file())?;
-            (paths, made[0]) = (own.paths, own.made);
-            Ok(())
-        })?;
-        Ok(Site { subject, application, files, machine, paths, made })
+        let set = application.file_set(files);
+        machine.with(&mut |calls| set.make(calls))?;
+        Ok(Site { subject, application, machine, files: set.files })
     }
 
     /// Thousands of operations per second. Each thread has its part of the files. One thread is
@@ -58,22 +44,21 @@ impl Site {
     /// it waited for a processor.
     fn rate(&mut self, delays: Delays, turns: u64, threads: u64) -> Result<f64> {
         self.machine.remount(delays)?;
-        let (application, machine) = ((self.application, self.files), &*self.machine);
-        let part = self.paths.len().div_ceil(threads as usize).max(1);
-        let parts: Vec<Vec<Vec<u8>>> = self.paths.chunks(part).map(<[_]>::to_vec).collect();
-        let begun = self.made.clone();
-        let ends: Vec<Result<End>> = std::thread::scope(|scope| {
+        let (application, machine) = (self.application, &*self.machine);
+        let part = self.files.len().div_ceil(threads as usize).max(1);
+        let parts: Vec<Vec<SetFile>> = self.files.chunks(part).map(<[_]>::to_vec).collect();
+        let ends: Vec<Result<(Vec<SetFile>, f64)>> = std::thread::scope(|scope| {
             let mut running = Vec::new();
-            for ((thread, paths), made) in (0..threads).zip(parts).zip(begun) {
+            for (thread, files) in (0..threads).zip(parts) {
                 running.push(scope.spawn(move || {
-                    let mut end = (paths, made, 0.0);
+                    let mut end = (files, 0.0);
                     machine.with(&mut |calls| {
-                        let mut own = ThreadFiles::new(calls, application, thread, thread + 100);
-                        (own.paths, own.made, _) = std::mem::take(&mut end);
+                        let files = std::mem::take(&mut end.0);
+                        let mut own = ThreadFiles::new(calls, application, files, thread + 100);
                         let (clock, watch) = (Clock::start(), Watch::start());
                         let done = (0..turns / threads).try_for_each(|_| own.turn());
                         let ns = if threads == 1 { watch.ns() } else { clock.ns() };
-                        end = (own.paths, own.made, ns);
+                        end = (own.files, ns);
                         done
                     })?;
                     Ok(end)
@@ -81,12 +66,11 @@ impl Site {
             }
             running.into_iter().map(|thread| thread.join().unwrap_or(Err(posix::Errno::EIO.into()))).collect()
         });
-        self.paths.clear();
+        self.files.clear();
         let mut most_ns = 0.0f64;
-        for (thread, end) in ends.into_iter().enumerate() {
-            let (paths, made, ns) = end?;
-            self.paths.extend(paths);
-            self.made[thread] = made;
+        for end in ends {
+            let (files, ns) = end?;
+            self.files.extend(files);
             most_ns = most_ns.max(ns);
         }
         Ok((turns / threads * threads) as f64 * self.application.operations() * 1e6 / most_ns.max(1.0))
@@ -159,19 +143,17 @@ fn virtual_rates(bench: &Bench<'_>, subjects: &[Subject], application: Applicati
         bench.step(&format!("{application:?}, {}, virtual time", subject.name()))?;
         let mut recorder = Recorder::new(memories)?;
         let site = Site::with_period(*subject, application, files, 0)?;
-        let mut paths = site.paths.clone();
+        let mut own_files = site.files.clone();
         let mut turns = Vec::new();
         site.machine.with(&mut |calls| {
             calls.sync()?;
             recorder.set_up(&image_of(&*site.machine), Before::Others);
-            let mut made = site.made[0];
             for count in [filling, counted] {
                 recorder.take();
                 RecordedCalls::new(calls, &mut recorder).run(|calls| {
-                    let mut own = ThreadFiles::new(calls, (application, files), 0, count + 100);
-                    (own.paths, own.made) = (std::mem::take(&mut paths), made);
+                    let mut own = ThreadFiles::new(calls, application, std::mem::take(&mut own_files), count + 100);
                     let done = (0..count).try_for_each(|_| own.turn());
-                    (paths, made) = (own.paths, own.made);
+                    own_files = own.files;
                     done
                 })?;
             }
@@ -269,7 +251,7 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
     name: "directfs-fig9",
     question: "What do applications gain?",
     source: "DirectFS, Fig. 9 and section V-D: filebench, 10,000 files, 1 to 16 threads",
-    method: "The operations, sizes (gamma distributed, 16 and 128 KiB on average) and trees of filebench's varmail.f and fileserver.f. varmail: remove; create, append, sync; read, append, sync; read; all in one directory. fileserver: create and write, append, read, remove, stat; 20 files in a directory, two levels deep (2,000 files in the full size). Each thread has its own files. One and two threads, since there are two processors. _paper: Algorithm 1 as printed, see directfs-table2.",
+    method: "The operations, sizes (gamma distributed, 16 and 128 KiB on average) and trees of filebench's varmail.f and fileserver.f (1.5-alpha3), where four fifths of the files exist at first. varmail: remove; create, append, sync; read, append, sync; read; all in one directory. fileserver: create and write, append, read, remove, stat; on average 20 files in a directory, at several depths (2,000 files in the full size). Each thread has its own files. One and two threads, since there are two processors. _paper: Algorithm 1 as printed, see directfs-table2.",
     is_alone: true,
     needs_bytes: |size| {
         let files = figure_9_files(size).min(2000);
