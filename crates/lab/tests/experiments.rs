@@ -60,6 +60,23 @@ fn the_scan_of_a_recovery_is_timed_alone_with_one_thread_and_with_all() {
     assert_eq!(of(Subject::Nova).scan_ns, None, "its recovery is one thread's");
 }
 
+#[test]
+fn what_is_measured_in_rounds_by_the_clock_has_whiskers_about_its_value() {
+    for name in ["directfs-fig1", "directfs-fig2", "directfs-fig10"] {
+        let findings = tiny(name);
+        for measure in &findings.measures {
+            let ranges = findings.ranges.get(&(measure.row.clone(), measure.subject.clone()));
+            let ranges = ranges.unwrap_or_else(|| panic!("{name}: {measure:?} has no ranges"));
+            for (value, range) in measure.here.iter().zip(ranges) {
+                let value = value.unwrap_or(f64::NAN);
+                assert!(range.least <= value && value <= range.most, "{name}: {measure:?} {range:?}");
+            }
+        }
+        let series = findings.plots.iter().flat_map(|plot| &plot.here);
+        assert!(series.into_iter().all(|series| series.ranges.iter().all(Option::is_some)), "{name}");
+    }
+}
+
 /// Without the program, CI reports the skip.
 #[test]
 fn applications_run_under_directfs_beside_the_kernels_file_systems() {
