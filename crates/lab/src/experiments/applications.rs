@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const TMPFS: &str = "tmpfs";
 const IN_MEMORY: &str = "DirectFS";
@@ -21,8 +22,9 @@ const ON_DISK: &str = "DirectFS, image on ext4";
 
 /// What of a run's time the thread may have waited for a processor, on a disk.
 const WAITED_MAX: f64 = 0.05;
-/// Rounds until a busy machine's disk is left out.
-const TRIES: u64 = 8;
+/// Rounds of a workload until a busy machine's disk is left out, and how long they go on.
+const TRIES: usize = 8;
+const TRIED: Duration = Duration::from_secs(10);
 
 /// A workload with its sizes: files or records, and repetitions.
 struct Job {
@@ -206,7 +208,8 @@ fn places() -> Result<(Vec<NamedPlace>, Vec<String>)> {
 fn rounds(bench: &Bench<'_>, lab: &Path, places: &[NamedPlace], job: &Job) -> Result<BTreeMap<&'static str, Vec<f64>>> {
     let wanted = bench.size.pick(1, 3, 5) as usize;
     let mut all: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
-    for round in 1..=TRIES {
+    let begun = Instant::now();
+    for round in (1..=TRIES).take_while(|round| *round <= wanted || begun.elapsed() < TRIED) {
         for (name, place) in places {
             if all.get(name).is_some_and(|each| each.len() >= wanted) {
                 continue;

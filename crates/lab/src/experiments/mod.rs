@@ -13,6 +13,7 @@
 //!   sensitivity gains on machines between the papers'
 //!   recorded    the same calls in virtual time, as further columns
 //!   multicore   a model of threads on more processors than the machine has
+//!   modelled    applications with more threads than the machine has processors
 //!   findings    the result of an experiment: measurements next to the paper's, and claims
 //!   chart       plots of both
 //!   report      everything as text and as one HTML file
@@ -43,6 +44,7 @@ pub mod kernel;
 mod loops;
 pub mod machine;
 pub mod memory;
+mod modelled;
 pub mod multicore;
 pub mod parts;
 mod programs;
