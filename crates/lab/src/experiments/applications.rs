@@ -124,7 +124,7 @@ fn output(command: &mut Command) -> Result<String> {
         return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
     let program = Path::new(command.get_program()).display().to_string();
-    let message = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+    let message = format!("{}, {}", done.status, String::from_utf8_lossy(&done.stderr).trim());
     Err(Failure::Program { program, message })
 }
 
@@ -215,7 +215,8 @@ fn rounds(bench: &Bench<'_>, lab: &Path, places: &[NamedPlace], job: &Job) -> Re
                 continue;
             }
             bench.step(&format!("{} in {name}, round {round}", job.name))?;
-            let numbers = place.run(lab, job)?;
+            // An interrupt ends the processes, too.
+            let numbers = place.run(lab, job).or_else(|failure| bench.check_stop().and(Err(failure)))?;
             let seconds = match Place::is_in_memory(name) {
                 true => numbers.processor,
                 false => numbers.seconds - numbers.waited,

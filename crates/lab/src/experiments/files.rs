@@ -290,7 +290,7 @@ fn add_model(bench: &Bench<'_>, findings: &mut Findings, name: &str, application
         unit: findings.unit.to_owned(),
         x_labels: MODELLED_THREADS.map(|threads| threads.to_string()).to_vec(),
         lines: true,
-        basis: MEASURED.to_owned(),
+        basis: format!("{MEASURED}; dashed: the model"),
         here: MODELLED_SUBJECTS.iter().map(measured).chain(MODELLED_SUBJECTS.iter().map(model)).collect(),
         paper: Vec::new(),
     };
