@@ -235,16 +235,18 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The time of two places in per cent of the second one's median.
+/// The time of two places in per cent of the second one's median, where both were measured.
 fn plot(findings: &Findings, title: &str, names: [&'static str; 2], rows: &[&'static str]) -> Plot {
+    let is_there = |row: &&&str| names.iter().all(|name| findings.here(row, name, 0).is_some());
+    let rows: Vec<&'static str> = rows.iter().filter(is_there).copied().collect();
     let base = |row: &str| findings.here(row, names[1], 0).filter(|base| *base > 0.0);
     let series = |name: &&str| {
         let share = |value: f64, row: &str| Some(100.0 * value / base(row)?);
-        let own = findings.series(rows, name, 0);
-        let values = own.values.iter().zip(rows).map(|(value, row)| share((*value)?, row));
+        let own = findings.series(&rows, name, 0);
+        let values = own.values.iter().zip(&rows).map(|(value, row)| share((*value)?, row));
         let range =
             |range: Range, row: &str| Some(Range { least: share(range.least, row)?, most: share(range.most, row)? });
-        let ranges = own.ranges.iter().zip(rows).map(|(it, row)| range((*it)?, row));
+        let ranges = own.ranges.iter().zip(&rows).map(|(it, row)| range((*it)?, row));
         Series { ranges: ranges.collect(), ..Series::new(name, values.collect()) }
     };
     Plot {
@@ -272,14 +274,12 @@ pub const APPLICATIONS: Experiment = Experiment {
         let (places, missing) = places()?;
         findings.notes.extend(missing);
         let jobs = jobs(bench.size);
+        let mut left_out: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for job in &jobs {
             let mut all = rounds(bench, &lab, &places, job)?;
             for (name, _) in &places {
                 let Some(each) = all.remove(name) else {
-                    findings.notes.push(format!(
-                        "Not measured in {name}, {}: in too many rounds the program waited for a processor.",
-                        job.name
-                    ));
+                    left_out.entry(*name).or_default().push(job.name);
                     continue;
                 };
                 let (row, subject) = (job.name.to_owned(), (*name).to_owned());
@@ -288,12 +288,17 @@ pub const APPLICATIONS: Experiment = Experiment {
                 findings.measures.push(Measure { row, subject, paper: None, here });
             }
         }
+        let busy = |(place, jobs): (&str, Vec<&str>)| {
+            let jobs = jobs.join(", ");
+            format!("Not measured in {place}: {jobs}. In too many rounds the program waited for a processor.")
+        };
+        findings.notes.extend(left_out.into_iter().map(busy));
         let rows: Vec<&'static str> = jobs.iter().map(|job| job.name).collect();
         let plots =
             [("In memory: time per operation", [IN_MEMORY, TMPFS]), ("On a disk: time per operation", [ON_DISK, EXT4])];
         for (title, names) in plots {
             let plot = plot(&findings, title, names, &rows);
-            if plot.here.iter().any(|series| series.values.iter().any(Option::is_some)) {
+            if !plot.x_labels.is_empty() {
                 findings.plots.push(plot);
             }
         }
@@ -325,9 +330,10 @@ mod tests {
             findings.measures.push(Measure { row: "varmail".into(), subject: subject.into(), paper: None, here });
         }
         let plot = plot(&findings, "", [IN_MEMORY, TMPFS], &["varmail", "unknown"]);
-        assert_eq!(plot.here[0].values, [Some(40.0), None]);
-        assert_eq!(plot.here[0].ranges, [Some(Range { least: 20.0, most: 60.0 }), None]);
-        assert_eq!(plot.here[1].values, [Some(100.0), None]);
+        assert_eq!(plot.x_labels, ["varmail"], "the other one was not measured");
+        assert_eq!(plot.here[0].values, [Some(40.0)]);
+        assert_eq!(plot.here[0].ranges, [Some(Range { least: 20.0, most: 60.0 })]);
+        assert_eq!(plot.here[1].values, [Some(100.0)]);
         assert_eq!(plot.here[1].ranges[0], Some(Range { least: 80.0, most: 160.0 }));
     }
 }
