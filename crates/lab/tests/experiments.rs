@@ -60,6 +60,44 @@ fn the_scan_of_a_recovery_is_timed_alone_with_one_thread_and_with_all() {
     assert_eq!(of(Subject::Nova).scan_ns, None, "its recovery is one thread's");
 }
 
+#[test]
+fn what_is_measured_in_rounds_by_the_clock_has_whiskers_about_its_value() {
+    for name in ["directfs-fig1", "directfs-fig2", "directfs-fig10"] {
+        let findings = tiny(name);
+        for measure in &findings.measures {
+            let ranges = findings.ranges.get(&(measure.row.clone(), measure.subject.clone()));
+            let ranges = ranges.unwrap_or_else(|| panic!("{name}: {measure:?} has no ranges"));
+            for (value, range) in measure.here.iter().zip(ranges) {
+                let value = value.unwrap_or(f64::NAN);
+                assert!(range.least <= value && value <= range.most, "{name}: {measure:?} {range:?}");
+            }
+        }
+        let series = findings.plots.iter().flat_map(|plot| &plot.here);
+        assert!(series.into_iter().all(|series| series.ranges.iter().all(Option::is_some)), "{name}");
+    }
+}
+
+/// Without the program, CI reports the skip.
+#[test]
+fn applications_run_under_directfs_beside_the_kernels_file_systems() {
+    let findings = tiny("applications");
+    let own = std::env::current_exe().expect("a path");
+    let is_built = own.ancestors().nth(2).is_some_and(|place| place.join("directfs").is_file());
+    if !is_built {
+        eprintln!("\n*** SKIPPED: applications under directfs run: the program directfs is not built ***\n");
+    }
+    for row in ["varmail", "ycsb-a"] {
+        for subject in ["tmpfs", "DirectFS"] {
+            let us = findings.here(row, subject, 0);
+            assert!(us.is_some_and(|us| us > 0.0) || !is_built, "{row} in {subject}: {:?}", findings.notes);
+        }
+        // Either there is a disk with ext4, or the report says that there is none.
+        let is_reported = findings.notes.iter().any(|note| note.contains("Not measured on a disk"));
+        assert!(findings.here(row, "ext4", 0).is_some() != is_reported, "{:?}", findings.notes);
+    }
+    assert_eq!(findings.plots.len(), if findings.here("varmail", "ext4", 0).is_some() { 2 } else { 1 });
+}
+
 /// Images have one size on all machines, and space for each processor.
 #[test]
 fn no_experiment_ends_early_with_1_16_or_64_processors() {
@@ -76,7 +114,7 @@ fn names_are_unique_and_name_their_paper() {
     assert_eq!(names.len(), CATALOGUE.len());
     for experiment in CATALOGUE {
         let of_a_paper = ["directfs-", "byvfs-", "soupfs-"].iter().any(|paper| experiment.name.starts_with(paper));
-        let of_the_lab = ["multicore", "fxmark", "kernel", "sensitivity"].contains(&experiment.name);
+        let of_the_lab = ["multicore", "fxmark", "applications", "kernel", "sensitivity"].contains(&experiment.name);
         assert!(of_a_paper || of_the_lab, "{}", experiment.name);
         assert!(experiment.question.ends_with('?'), "{}", experiment.question);
         assert!((experiment.needs_bytes)(Size::Full) >= (experiment.needs_bytes)(Size::Quick));

@@ -157,12 +157,15 @@ pub struct Workload {
     /// A new directory for its files, which stay there.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Number of files or records at the beginning.
+    /// Number of files, of which filebench makes four fifths at first, or of records.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
     /// Number of repetitions, or of operations of YCSB.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub turns: u64,
+    /// Print operations, seconds, processor time and time that waited for a processor only.
+    #[arg(long, hide = true)]
+    pub numbers: bool,
 }
 
 fn parse_system(name: &str) -> Result<SystemKind, String> {

@@ -2,7 +2,7 @@
 //! ByVFS Fig. 3.
 
 use super::bare::Bare;
-use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Series, less, more};
+use super::findings::{Claim, Findings, MEASURED, Plot, Range, Series, less, more};
 use super::loops::{
     Act, Measured, Meter, Times, access, create, keep_least, lines_notes, measures, mkdir, per_call, rmdir, shuffled,
     stat, time, unlink,
@@ -16,6 +16,7 @@ use crate::physical::{MkfsOptions, PhysicalFs};
 use crate::virtual_time::memories;
 use engine::format::FileKind;
 use pmem::{Delays, Mapping};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Directories with existing files one, two and three levels down, and one for creating and
@@ -377,11 +378,18 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
         let image = figure_2_image(files)?;
         let mut times = Vec::new();
         for delays in MEMORIES {
-            let mut both = vec![Times::new(), Times::new()];
+            let mut both = vec![BTreeMap::new(), BTreeMap::new()];
             for number in 0..bench.rounds() {
                 bench.step(&format!("{}, round {}", memory_name(delays), number + 1))?;
-                figure_2_vfs(&mut *vfs, files, delays, &mut both[0])?;
-                figure_2_pfs(&image, files, delays, &mut both[1])?;
+                let mut round = [Times::new(), Times::new()];
+                figure_2_vfs(&mut *vfs, files, delays, &mut round[0])?;
+                figure_2_pfs(&image, files, delays, &mut round[1])?;
+                for (all, round) in both.iter_mut().zip(round) {
+                    for (row, ns) in round {
+                        let range: &mut Range = all.entry(row).or_insert(Range::NONE);
+                        *range = range.with(Range::of([ns / 1000.0]));
+                    }
+                }
             }
             times.push(both);
         }
@@ -389,14 +397,10 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
         let rows: Vec<&str> = FIGURE_2_ROWS.into_iter().flatten().collect();
         for row in &rows {
             for (index, subject) in ["VFS", "PFS"].into_iter().enumerate() {
-                let here =
-                    times.iter().map(|memory: &Vec<Times>| memory[index].get(row).map(|ns| ns / 1000.0)).collect();
-                findings.measures.push(Measure {
-                    row: (*row).to_owned(),
-                    subject: subject.to_owned(),
-                    paper: None,
-                    here,
-                });
+                // The least of the rounds counts.
+                let of = |memory: &Vec<BTreeMap<&str, Range>>| memory[index].get(row).copied().unwrap_or(Range::NONE);
+                let rounds = times.iter().map(of).map(|range| (range.least, range)).collect();
+                findings.add_rounds(row, subject, rounds);
             }
         }
         findings.claims.push(Claim::gain(

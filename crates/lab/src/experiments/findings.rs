@@ -482,9 +482,15 @@ impl Findings {
 
     /// Adds a row of rates by the clock: the greatest of the rounds counts.
     pub fn add_rates(&mut self, row: &str, subject: &str, rates: Vec<Range>) {
-        let here = rates.iter().map(|range| Some(range.most)).collect();
+        self.add_rounds(row, subject, rates.into_iter().map(|range| (range.most, range)).collect());
+    }
+
+    /// Adds a row of measurements by the clock, with the value that counts and the range of its
+    /// rounds for each memory.
+    pub fn add_rounds(&mut self, row: &str, subject: &str, rounds: Vec<(f64, Range)>) {
+        let (here, ranges) = rounds.into_iter().map(|(value, range)| (Some(value), range)).unzip();
         self.measures.push(Measure { row: row.to_owned(), subject: subject.to_owned(), paper: None, here });
-        self.ranges.insert((row.to_owned(), subject.to_owned()), rates);
+        self.ranges.insert((row.to_owned(), subject.to_owned()), ranges);
     }
 
     /// A subject's values in some rows with a memory, for a plot.

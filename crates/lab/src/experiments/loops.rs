@@ -103,10 +103,10 @@ impl Random {
 
     /// A gamma distributed number of a mean, with filebench's shape 1.5: an exponentially
     /// distributed one, and half the square of a normally distributed one.
-    pub fn gamma(&mut self, mean: u64) -> u64 {
+    pub fn gamma(&mut self, mean: f64) -> f64 {
         let (one, two, angle) = (self.fraction(), self.fraction(), self.fraction());
         let half_square = -two.ln() * (std::f64::consts::TAU * angle).cos().powi(2);
-        ((half_square - one.ln()) * mean as f64 / 1.5) as u64
+        (half_square - one.ln()) * mean / 1.5
     }
 }
 
@@ -259,33 +259,9 @@ pub fn write_file(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> R
     Ok(calls.close(file)?)
 }
 
-/// Appends to a file.
-pub fn append(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Result<()> {
-    let file = calls.open(path, libc::O_WRONLY | libc::O_APPEND, 0)?;
-    calls.append(file, bytes)?;
-    if sync {
-        calls.sync_file(file)?;
-    }
-    Ok(calls.close(file)?)
-}
-
 /// Reads a file with a single read call.
 pub fn read_once(calls: &dyn Calls, path: &[u8], into: &mut [u8]) -> Result<()> {
     let file = calls.open(path, libc::O_RDONLY, 0)?;
     calls.read(file, 0, into)?;
-    Ok(calls.close(file)?)
-}
-
-/// Reads a file to its end, like programs that do not ask for its length.
-pub fn read_file(calls: &dyn Calls, path: &[u8], into: &mut [u8]) -> Result<()> {
-    let file = calls.open(path, libc::O_RDONLY, 0)?;
-    let mut at = 0;
-    loop {
-        let got = calls.read(file, at, into)?;
-        at += got as u64;
-        if got < into.len() {
-            break;
-        }
-    }
     Ok(calls.close(file)?)
 }

@@ -145,6 +145,14 @@ pub enum Failure {
         "a call of the running kernel failed: {0}; the experiment needs a directory that it can write, in /dev/shm or else in TMPDIR"
     )]
     Host(std::io::Error),
+    /// A program of the experiment failed.
+    #[error("{program} failed: {message}")]
+    Program {
+        /// The program.
+        program: String,
+        /// What it printed.
+        message: String,
+    },
     /// Calls cannot be recorded instruction by instruction.
     #[error("a call could not be recorded: {0}")]
     Record(#[from] std::io::Error),

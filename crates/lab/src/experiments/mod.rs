@@ -6,12 +6,14 @@
 //!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
 //!   calls, soupfs, threads, fxmark, files, trees, index: one module per workload; bare, timed,
 //!               loops, programs and parts serve them
-//!   filebench   the applications of `files` and of `lab workload`
+//!   filebench   the applications of `files`, `applications` and of `lab workload`
+//!   applications  these and YCSB under `directfs run`, beside tmpfs and ext4
 //!   cached      memory for a cached file
 //!   kernel      the running kernel beside the lab's VFS layer
 //!   sensitivity gains on machines between the papers'
 //!   recorded    the same calls in virtual time, as further columns
 //!   multicore   a model of threads on more processors than the machine has
+//!   modelled    applications with more threads than the machine has processors
 //!   findings    the result of an experiment: measurements next to the paper's, and claims
 //!   chart       plots of both
 //!   report      everything as text and as one HTML file
@@ -27,6 +29,7 @@
 //! - No number is adjusted. If a paper gives only a drawing, the report quotes its text and does
 //!   not guess values.
 
+pub mod applications;
 pub mod bare;
 pub mod cached;
 pub mod calls;
@@ -41,6 +44,7 @@ pub mod kernel;
 mod loops;
 pub mod machine;
 pub mod memory;
+mod modelled;
 pub mod multicore;
 pub mod parts;
 mod programs;
@@ -54,7 +58,7 @@ pub mod timed;
 pub mod trees;
 
 pub use findings::{Claim, Findings, Measure, Medium, Sense, Series};
-pub use loops::{Random, Watch};
+pub use loops::{Clock, Random, Watch};
 pub use machine::{Failure, Machine, Plan, Result, Subject, machine};
 
 use crate::virtual_time::memories::Memory;
@@ -191,6 +195,7 @@ pub const CATALOGUE: &[Experiment] = &[
     files::SOUPFS_FIGURE_4,
     files::SOUPFS_FIGURE_5,
     fxmark::FXMARK,
+    applications::APPLICATIONS,
     cached::CACHED_FILE,
     kernel::KERNEL_CALLS,
     sensitivity::SENSITIVITY,

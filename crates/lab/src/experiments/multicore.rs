@@ -292,7 +292,13 @@ fn content_sentence(content: &Content, subject: Subject, operation: ThreadOperat
 
 /// Replays groups of `count` programs, all groups in turn. Returns the mean rate, and the outcome
 /// of the last group.
-fn scale(programs: &[Program], count: usize, costs: &Costs, duration_ns: f64, first: usize) -> (f64, Outcome) {
+pub(super) fn scale(
+    programs: &[Program],
+    count: usize,
+    costs: &Costs,
+    duration_ns: f64,
+    first: usize,
+) -> (f64, Outcome) {
     let mut rates = Vec::new();
     let mut last = None;
     // If `first` is 1, a renaming processor runs with each group; the others follow it.

@@ -1,7 +1,7 @@
 //! Where the time of programs goes: ByVFS Fig. 1 and Table 1, DirectFS Fig. 1 and 10. The programs
 //! are in [`super::programs`].
 
-use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Series};
+use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Range, Series};
 use super::loops::{Clock, Watch, per_call, read_once, write_file};
 use super::machine::{Failure, Machine, Result, Slow, Subject, VfsMachine, machine};
 use super::programs::{BYVFS_STEPS, CONTENT, Program, Step, Tree, directories, plan, time};
@@ -207,25 +207,26 @@ const DELAYED_MAX: f64 = 0.02;
 const TRIES: usize = 12;
 const TRIED: Duration = Duration::from_secs(10);
 
-/// The parts of all rows of Fig. 1 on one machine, in row order: those of the fastest of several
-/// rounds in which the program did not wait for a processor. Fails if there are none.
-fn figure_1_parts(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<Parts>> {
-    let mut least: Vec<Option<Parts>> = Vec::new();
+/// The parts of a row in several rounds, the fastest first.
+type Rounds = Vec<Parts>;
+
+/// The parts of all rows of Fig. 1 on one machine, in row order, of the rounds in which the program
+/// did not wait for a processor. Fails if there are none.
+fn figure_1_parts(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<Rounds>> {
+    let mut all: Vec<Rounds> = Vec::new();
     let rounds = bench.rounds().min(3);
     let begun = Instant::now();
     for round in (0..).take_while(|round| *round < TRIES || begun.elapsed() < TRIED) {
         let parts = figure_1_round(bench, machine, delays)?;
-        least.resize(parts.len(), None);
-        for (least, parts) in least.iter_mut().zip(parts) {
+        all.resize_with(parts.len(), Vec::new);
+        for (rounds, parts) in all.iter_mut().zip(parts) {
             // Sizes for tests of function are not measured.
-            let counts = bench.size == Size::Tiny || parts.delayed_ns <= DELAYED_MAX * parts.total_ns;
-            if counts && least.is_none_or(|least| parts.total_ns < least.total_ns) {
-                *least = Some(parts);
+            if bench.size == Size::Tiny || parts.delayed_ns <= DELAYED_MAX * parts.total_ns {
+                rounds.push(parts);
+                rounds.sort_by(|one, other| one.total_ns.total_cmp(&other.total_ns));
             }
         }
-        if round + 1 >= rounds
-            && let Some(all) = least.iter().copied().collect()
-        {
+        if round + 1 >= rounds && all.iter().all(|rounds| !rounds.is_empty()) {
             return Ok(all);
         }
     }
@@ -287,6 +288,16 @@ fn first_look_ns(machine: &mut dyn Machine, delays: Delays, directories: &[Vec<u
     Ok((ns[0] - ns[1]).max(0.0))
 }
 
+/// A quantity of a row's rounds with each memory: that of the fastest, and the range of all.
+fn of_rounds<'p, P: 'p>(
+    memories: impl Iterator<Item = &'p Vec<Vec<P>>>,
+    row: usize,
+    of: &dyn Fn(&P) -> f64,
+) -> Vec<(f64, Range)> {
+    let each = memories.map(|rows| &rows[row]);
+    each.map(|rounds| (of(&rounds[0]), Range::of(rounds.iter().map(of)))).collect()
+}
+
 /// The share of metadata.
 pub const DIRECTFS_FIGURE_1: Experiment = Experiment {
     name: "directfs-fig1",
@@ -307,8 +318,7 @@ pub const DIRECTFS_FIGURE_1: Experiment = Experiment {
             }
             for (index, row) in rows.iter().enumerate() {
                 let metadata = |parts: &Parts| parts.percent(parts.total_ns - parts.notes.data_ns);
-                let here = all.iter().map(|memory| Some(metadata(&memory[index]))).collect();
-                findings.measures.push(Measure { row: row.clone(), subject: (*name).to_owned(), paper: None, here });
+                findings.add_rounds(row, name, of_rounds(all.iter(), index, &metadata));
             }
         }
         let mean = |rows: &[&str]| -> Vec<f64> {
@@ -356,22 +366,19 @@ pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
             let content_ns = content_ns(bench, &mut *own, delays)?;
             let parts = figure_1_parts(bench, &mut *own, delays)?;
             let content_ns = content_ns.into_iter().chain(std::iter::repeat(0.0));
-            ours.push(parts.iter().zip(content_ns).map(|(parts, ns)| MetadataTime::new(parts, ns)).collect::<Vec<_>>());
+            let own = |(rounds, ns): (&Rounds, f64)| rounds.iter().map(|parts| MetadataTime::new(parts, ns)).collect();
+            ours.push(parts.iter().zip(content_ns).map(own).collect::<Vec<Vec<_>>>());
         }
         for (index, row) in rows.iter().enumerate() {
-            let nova_part =
-                |of: &dyn Fn(&Parts) -> f64| below.iter().map(|memory| Some(of(&memory[index]) / 1e6)).collect();
-            let mut add = |subject: &str, here: Vec<Option<f64>>| {
-                findings.measures.push(Measure { row: row.clone(), subject: subject.to_owned(), paper: None, here });
-            };
+            let ms = |of: &dyn Fn(&Parts) -> f64| of_rounds(below.iter(), index, &|parts| of(parts) / 1e6);
+            let mut add = |subject: &str, rounds| findings.add_rounds(row, subject, rounds);
             let lookup = |parts: &Parts| parts.vfs_lookup_ns + parts.notes.lookup_ns;
             let rebuilt = |parts: &Parts| parts.index_ns.min(parts.notes.lookup_ns);
-            add("NOVA lookup", nova_part(&|parts| lookup(parts) - rebuilt(parts)));
-            add("NOVA VFS metadata", nova_part(&Parts::vfs_metadata_ns));
-            add("NOVA PFS metadata", nova_part(&|parts| parts.notes.metadata_ns + rebuilt(parts)));
-            add("NOVA", nova_part(&|parts| parts.total_ns - parts.notes.data_ns));
-            let own =
-                |of: &dyn Fn(&MetadataTime) -> f64| ours.iter().map(|memory| Some(of(&memory[index]) / 1e6)).collect();
+            add("NOVA lookup", ms(&|parts| lookup(parts) - rebuilt(parts)));
+            add("NOVA VFS metadata", ms(&Parts::vfs_metadata_ns));
+            add("NOVA PFS metadata", ms(&|parts| parts.notes.metadata_ns + rebuilt(parts)));
+            add("NOVA", ms(&|parts| parts.total_ns - parts.notes.data_ns));
+            let own = |of: &dyn Fn(&MetadataTime) -> f64| of_rounds(ours.iter(), index, &|own| of(own) / 1e6);
             add("DirectFS lookup", own(&|own| own.lookup_ns));
             add("DirectFS PFS metadata (index)", own(&|own| own.index_ns));
             add("DirectFS other", own(&|own| own.total_ns - own.lookup_ns - own.index_ns));

@@ -6,21 +6,39 @@ use crate::virtual_time::Recorder;
 use engine::Attributes;
 use posix::Errno;
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::ops::Range;
 
-/// Records the calls to a session while it is switched on.
-pub struct RecordedCalls<'c> {
-    calls: &'c dyn Calls,
-    recorder: RefCell<&'c mut Recorder>,
-    is_on: Cell<bool>,
-    failure: RefCell<Option<std::io::Error>>,
+/// What records calls one by one.
+pub trait Records {
+    /// Makes and records a call whose arguments are near.
+    fn record<T>(&mut self, arguments: &[Range<*const u8>], call: impl FnOnce() -> T) -> io::Result<T>;
 }
 
-impl<'c> RecordedCalls<'c> {
+impl Records for Recorder {
+    fn record<T>(&mut self, arguments: &[Range<*const u8>], call: impl FnOnce() -> T) -> io::Result<T> {
+        self.call(arguments, call)
+    }
+}
+
+/// Records the calls to a session while it is switched on.
+pub struct RecordedCalls<'c, R> {
+    calls: &'c dyn Calls,
+    recorder: RefCell<&'c mut R>,
+    is_on: Cell<bool>,
+    failure: RefCell<Option<io::Error>>,
+}
+
+impl<'c, R: Records> RecordedCalls<'c, R> {
     /// Switched on.
-    pub fn new(calls: &'c dyn Calls, recorder: &'c mut Recorder) -> RecordedCalls<'c> {
+    pub fn new(calls: &'c dyn Calls, recorder: &'c mut R) -> RecordedCalls<'c, R> {
         let (recorder, is_on, failure) = (RefCell::new(recorder), Cell::new(true), RefCell::new(None));
         RecordedCalls { calls, recorder, is_on, failure }
+    }
+
+    /// Whether the following calls are recorded.
+    pub fn switch(&self, is_on: bool) {
+        self.is_on.set(is_on);
     }
 
     /// Runs `work` with the calls of this session, and reports failed recordings.
@@ -41,7 +59,7 @@ impl<'c> RecordedCalls<'c> {
         if !self.is_on.get() {
             return call(self.calls);
         }
-        let recorded = self.recorder.borrow_mut().call(arguments, || call(self.calls));
+        let recorded = self.recorder.borrow_mut().record(arguments, || call(self.calls));
         recorded.unwrap_or_else(|failure| {
             self.failure.replace(Some(failure));
             self.is_on.set(false);
@@ -50,7 +68,7 @@ impl<'c> RecordedCalls<'c> {
     }
 }
 
-impl Calls for RecordedCalls<'_> {
+impl<R: Records> Calls for RecordedCalls<'_, R> {
     fn open(&self, path: &[u8], flags: i32, mode: u32) -> posix::Result<Handle> {
         self.call(&[path.as_ptr_range()], |calls| calls.open(path, flags, mode))
     }

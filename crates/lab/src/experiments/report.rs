@@ -279,7 +279,7 @@ fn summary(out: &mut String, all: &[Part]) {
         all.iter().filter(|part| part.columns == columns).for_each(|part| out.push_str(&part.rows));
         out.push_str("</tbody></table></div>");
     }
-    out.push_str("<p>Green holds, yellow goes the same way but not as far, red fails, blue goes far beyond the paper. Bold values decide: the paper's machine where there is one. A number leads to the reason. Whiskers in plots span the rounds by the clock; dashed lines are a model's.</p>");
+    out.push_str("<p>Green holds, yellow goes the same way but not as far, red fails, blue goes far beyond the paper. Bold values decide: the paper's machine where there is one. A number leads to the reason. Whiskers in plots span the rounds by the clock. Virtual time has none: its rounds agree. Dashed lines are a model's.</p>");
 }
 
 /// Why claims of an experiment do not simply hold: each reason once, as a footnote.
