@@ -4,8 +4,8 @@
 //! ```text
 //!   CATALOGUE   the experiments and their source in the papers
 //!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
-//!   calls, soupfs, threads, fxmark, files, trees, index: one module per workload; bare, timed,
-//!               loops, programs and parts serve them
+//!   calls, soupfs, squirrelfs, threads, fxmark, files, trees, index: one module per workload;
+//!               bare, timed, loops, programs and parts serve them
 //!   filebench   the applications of `files` and of `lab workload`
 //!   cached      memory for a cached file
 //!   kernel      the running kernel beside the lab's VFS layer
@@ -49,6 +49,7 @@ mod recorded_calls;
 pub mod report;
 pub mod sensitivity;
 pub mod soupfs;
+pub mod squirrelfs;
 pub mod threads;
 pub mod timed;
 pub mod trees;
@@ -190,6 +191,7 @@ pub const CATALOGUE: &[Experiment] = &[
     soupfs::FIGURE_3,
     files::SOUPFS_FIGURE_4,
     files::SOUPFS_FIGURE_5,
+    squirrelfs::CALLS,
     fxmark::FXMARK,
     cached::CACHED_FILE,
     kernel::KERNEL_CALLS,
