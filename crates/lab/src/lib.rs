@@ -8,7 +8,7 @@
 //!   path walk, caches,       vfs::{Conventional, ByVfs, Cachelet}
 //!   locks, open files
 //!   inodes, names, data      physical::PhysicalFs implemented by nova::Nova, pmfs::Pmfs,
-//!                            soupfs::SoupFs
+//!                            soupfs::SoupFs, squirrelfs::SquirrelFs
 //!   image, free blocks       substrate            on pmem's Region: flushes, fences, delays,
 //!                                                 recorder
 //! ```
@@ -34,6 +34,7 @@ pub mod nova;
 pub mod physical;
 pub mod pmfs;
 pub mod soupfs;
+pub mod squirrelfs;
 pub mod substrate;
 pub mod vfs;
 pub mod virtual_time;

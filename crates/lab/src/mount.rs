@@ -9,6 +9,7 @@ use crate::nova::Nova;
 use crate::physical::{MkfsOptions, MountOptions as PhysicalOptions, PhysicalFs, SyncFile};
 use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
+use crate::squirrelfs::SquirrelFs;
 use crate::substrate::{self, System};
 use crate::vfs::{ByVfs, Cachelet, Conventional, CreateArguments, FileRef, Names, OwnedFileRef, Vfs, VfsOptions};
 use engine::format::FileKind;
@@ -80,7 +81,7 @@ pub struct SystemKind {
 
 impl SystemKind {
     /// The names that [`parse`](Self::parse) accepts.
-    pub const NAMES: [&str; 6] = ["nova", "pmfs", "soupfs", "conventional", "byvfs", "cachelet"];
+    pub const NAMES: [&str; 7] = ["nova", "pmfs", "soupfs", "squirrelfs", "conventional", "byvfs", "cachelet"];
 
     /// Parses a name: a format under the conventional layer, or a layer over the NOVA-like format,
     /// as in the papers.
@@ -151,6 +152,7 @@ pub fn make(
         System::Nova => Nova::mkfs(&region, options),
         System::Pmfs => Pmfs::mkfs(&region, options),
         System::SoupFs => SoupFs::mkfs(&region, options),
+        System::SquirrelFs => SquirrelFs::mkfs(&region, options),
     };
     let made = made.and_then(|()| substrate::record_vfs(&region, kind.vfs.recorded()));
     if made.is_err() && !exists {
@@ -175,6 +177,7 @@ pub fn serve(
         System::Nova => serve_system::<Nova<Direct>>(image, vfs, mount_point, options, ready),
         System::Pmfs => serve_system::<Pmfs<Direct>>(image, vfs, mount_point, options, ready),
         System::SoupFs => serve_system::<SoupFs<Direct>>(image, vfs, mount_point, options, ready),
+        System::SquirrelFs => serve_system::<SquirrelFs<Direct>>(image, vfs, mount_point, options, ready),
     }
 }
 
@@ -657,7 +660,7 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
                 space.inodes,
                 space.inodes_free,
                 BLOCK_BYTES as u32,
-                255,
+                P::NAME_MAX as u32,
                 BLOCK_BYTES as u32,
             ),
             Err(error) => reply.error(errno(error)),

@@ -14,9 +14,9 @@
 //!   ancestor.
 //! - The VFS layer has looked names up under the same lock: a name to be created does not exist, a
 //!   name to be removed does, and `rmdir` and a replacing rename get directories where they need
-//!   them. Names have 1 to 255 bytes without `/` and zero, and are never `.` or `..`. The VFS layer
-//!   checks permissions. The physical file system checks that a directory is empty
-//!   ([`Errno::ENOTEMPTY`](posix::Errno::ENOTEMPTY)).
+//!   them. Names have 1 to [`NAME_MAX`](PhysicalFs::NAME_MAX) bytes without `/` and zero, and are
+//!   never `.` or `..`. The VFS layer checks permissions. The physical file system checks that a
+//!   directory is empty ([`Errno::ENOTEMPTY`](posix::Errno::ENOTEMPTY)).
 //! - Operations on different files run concurrently. The physical file system protects its own
 //!   allocators, journals and inode tables.
 //!
@@ -91,7 +91,7 @@ impl<I> Exclusive<'_, I> {
 /// A name of a directory, as passed to operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'n> {
-    /// 1 to 255 bytes.
+    /// 1 to [`PhysicalFs::NAME_MAX`] bytes.
     pub bytes: &'n [u8],
     /// Image offset of its entry, if the VFS layer knows it. Always set when the name exists and
     /// the mount uses [`Index::Vfs`].
@@ -282,9 +282,9 @@ impl Default for MountOptions {
 
 /// A file system on an image. See the module for the locking rules.
 ///
-/// A call that returns has the durability that its system promises: NOVA and PMFS make everything
-/// durable, SoupFS by the next period or `sync`. A crash at any instant leaves each call done or
-/// not done, except for SoupFS's renames and writes as documented there.
+/// A call that returns has the durability that its system promises: NOVA, PMFS and SquirrelFS make
+/// everything durable, SoupFS by the next period or `sync`. A crash at any instant leaves each call
+/// done or not done, except for SoupFS's renames and writes as documented there.
 pub trait PhysicalFs: Send + Sync + Sized + 'static {
     /// Memory type of the image: it can observe or delay accesses.
     type Memory: Memory;
@@ -293,6 +293,9 @@ pub trait PhysicalFs: Send + Sync + Sized + 'static {
 
     /// Name for reports.
     const NAME: &'static str;
+
+    /// The longest name in bytes.
+    const NAME_MAX: usize = 255;
 
     /// Creates an empty file system on a whole image. The image need not be zeroed.
     fn mkfs(region: &MappedRegion<Self::Memory>, options: &MkfsOptions) -> Result<()>;

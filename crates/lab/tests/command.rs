@@ -144,7 +144,7 @@ fn an_image_of_each_system_is_made_recognised_and_mounted() {
         eprintln!("\n*** SKIPPED: mounts of the lab's systems: /dev/fuse cannot be opened here ***\n");
         return;
     }
-    for system in ["byvfs", "soupfs", "nova", "pmfs"] {
+    for system in ["byvfs", "soupfs", "nova", "pmfs", "squirrelfs"] {
         let directory = scratch();
         let (image, point) = (directory.path().join("image"), directory.path().join("mount"));
         fs::create_dir(&point).unwrap();
@@ -171,7 +171,7 @@ fn an_unknown_system_is_answered_with_the_known_ones() {
     let image = directory.path().join("image");
     let made = lab(&["mkfs", image.to_str().unwrap(), "--size", "32M", "--system", "ext4"]);
     assert_eq!(made.status.code(), Some(2));
-    for name in ["nova", "pmfs", "soupfs", "byvfs"] {
+    for name in ["nova", "pmfs", "soupfs", "squirrelfs", "byvfs"] {
         assert!(stderr(&made).contains(name), "{}", stderr(&made));
     }
     assert!(!image.exists());
@@ -200,7 +200,7 @@ fn a_failing_mount_reports_the_cause() {
 
 #[test]
 fn directfs_does_not_recognise_an_image_of_another_system() {
-    for system in ["nova", "pmfs", "soupfs"] {
+    for system in ["nova", "pmfs", "soupfs", "squirrelfs"] {
         let directory = scratch();
         let image = directory.path().join("image");
         let made = lab(&["mkfs", image.to_str().unwrap(), "--size", "32M", "--system", system]);

@@ -113,7 +113,8 @@ fn names_are_unique_and_name_their_paper() {
     let names: BTreeSet<&str> = CATALOGUE.iter().map(|experiment| experiment.name).collect();
     assert_eq!(names.len(), CATALOGUE.len());
     for experiment in CATALOGUE {
-        let of_a_paper = ["directfs-", "byvfs-", "soupfs-"].iter().any(|paper| experiment.name.starts_with(paper));
+        let of_a_paper =
+            ["directfs-", "byvfs-", "soupfs-", "squirrelfs-"].iter().any(|paper| experiment.name.starts_with(paper));
         let of_the_lab = ["multicore", "fxmark", "applications", "kernel", "sensitivity"].contains(&experiment.name);
         assert!(of_a_paper || of_the_lab, "{}", experiment.name);
         assert!(experiment.question.ends_with('?'), "{}", experiment.question);
@@ -174,7 +175,7 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
 fn as_many_files_fit_with_64_processors_as_with_one() {
     const FILES: u64 = 2000;
     let plan = Plan { content_bytes: FILES * 4096, ..Plan::of_files(FILES) };
-    for subject in [Subject::Nova, Subject::CacheletNova, Subject::Pmfs, Subject::SoupFs] {
+    for subject in [Subject::Nova, Subject::CacheletNova, Subject::Pmfs, Subject::SoupFs, Subject::SquirrelFs] {
         for shards in [1, 2, 16, 64] {
             let machine = machine_for(subject, plan, shards).expect("the image is large enough");
             let filled = machine.with(&mut |calls| {

@@ -5,6 +5,7 @@ use crate::common::{compare_with_model, small_options};
 use lab::nova::Nova;
 use lab::pmfs::Pmfs;
 use lab::soupfs::SoupFs;
+use lab::squirrelfs::SquirrelFs;
 use lab::vfs::{ByVfsNames, DentryCache, Mindex, VfsOptions};
 use pmem::Direct;
 
@@ -52,4 +53,5 @@ systems! {
     nova Nova<Direct>;
     pmfs Pmfs<Direct>;
     soupfs SoupFs<Direct>;
+    squirrelfs SquirrelFs<Direct>;
 }

@@ -13,6 +13,7 @@ use lab::nova::Nova;
 use lab::physical::PhysicalFs;
 use lab::pmfs::Pmfs;
 use lab::soupfs::SoupFs;
+use lab::squirrelfs::SquirrelFs;
 use lab::vfs::{DentryCache, Vfs};
 use pmem::{Direct, Mapping, Memory, Region};
 use std::cell::{Cell, RefCell};
@@ -205,6 +206,11 @@ fn soupfs_reports_what_it_reads() {
     assert_reported("SoupFS", &vfs_reads::<SoupFs<Noted>>());
 }
 
+#[test]
+fn squirrelfs_reports_what_it_reads() {
+    assert_reported("SquirrelFS", &vfs_reads::<SquirrelFs<Noted>>());
+}
+
 /// The fences of a call of each kind: the fewest of some calls, since one of them may add a page.
 fn fences<P: PhysicalFs<Memory = Noted>>() -> BTreeMap<&'static str, u64> {
     let image = Image::new(IMAGE_BYTES);
@@ -243,6 +249,38 @@ fn pmfs_fences_each_undo_entry() {
     // One for each entry, the changes and the end; a removal has one that frees the inode.
     let published = [("chmod", 3), ("create", 5), ("mkdir", 5), ("rmdir", 7), ("unlink", 7)];
     assert_eq!(fences::<Pmfs<Noted>>(), BTreeMap::from(published));
+}
+
+#[test]
+fn squirrelfs_fences_each_step_of_soft_updates() {
+    // Times, name, inode, number; mkdir: the link above, too. A removal has three that free the
+    // pages and the inode; before them times, number, link and name, and of a directory the link
+    // above.
+    let published = [("chmod", 2), ("create", 4), ("mkdir", 5), ("rmdir", 7), ("unlink", 7)];
+    assert_eq!(fences::<SquirrelFs<Noted>>(), BTreeMap::from(published));
+}
+
+/// Times of both directories and of the file, name, pointer, number, old number, pointer, old name;
+/// pages and their owner, content, size.
+#[test]
+fn squirrelfs_renames_with_nine_fences_and_appends_with_four() {
+    let image = Image::new(IMAGE_BYTES);
+    mkfs::<SquirrelFs<Noted>, _>(&image, Noted);
+    let vfs = Vfs::<SquirrelFs<Noted>, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
+    make(&vfs);
+    let fences = |call: &dyn Fn() -> posix::Result<()>| {
+        FENCES.set(0);
+        call().unwrap();
+        FENCES.get()
+    };
+    assert_eq!(fences(&|| vfs.rename(&path(0), b"/directory/other", 0)), 9);
+    // The replaced name has its entry already.
+    assert_eq!(fences(&|| vfs.rename(b"/directory/other", &path(1), 0)), 8 + 3);
+    let file = vfs.open(&path(2), libc::O_RDWR, 0).unwrap();
+    assert_eq!(fences(&|| vfs.append(file, &[1; 5000]).map(drop)), 4, "with new pages");
+    assert_eq!(fences(&|| vfs.write(file, 100, &[2; 5000]).map(drop)), 2, "in place");
+    vfs.close(file).unwrap();
+    vfs.unmount().unwrap();
 }
 
 #[test]

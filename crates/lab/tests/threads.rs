@@ -7,6 +7,7 @@ use lab::calls::Calls;
 use lab::nova::Nova;
 use lab::physical::PhysicalFs;
 use lab::pmfs::Pmfs;
+use lab::squirrelfs::SquirrelFs;
 use lab::vfs::{ByVfsNames, DentryCache, Mindex, Names, Vfs, VfsOptions};
 use pmem::Direct;
 use posix::Errno;
@@ -152,4 +153,7 @@ fronts! {
     conventional_pmfs Pmfs<Direct>, DentryCache;
     byvfs_pmfs Pmfs<Direct>, ByVfsNames;
     cachelet_pmfs Pmfs<Direct>, Mindex;
+    conventional_squirrelfs SquirrelFs<Direct>, DentryCache;
+    byvfs_squirrelfs SquirrelFs<Direct>, ByVfsNames;
+    cachelet_squirrelfs SquirrelFs<Direct>, Mindex;
 }

@@ -105,8 +105,8 @@ pub struct Mkfs {
     /// Size of the image: 512M, 4G, 1.5T. Required for a new file.
     #[arg(long, short, value_parser = parse_size, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// The system: nova, pmfs or soupfs under the conventional VFS layer; conventional, byvfs or
-    /// cachelet (a VFS layer) over nova.
+    /// The system: nova, pmfs, soupfs or squirrelfs under the conventional VFS layer; conventional,
+    /// byvfs or cachelet (a VFS layer) over nova.
     #[arg(long, value_name = "SYSTEM", value_parser = parse_system)]
     pub system: SystemKind,
     /// Overwrite existing content.

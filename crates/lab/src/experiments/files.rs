@@ -249,8 +249,8 @@ fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
 
 // --- DirectFS, Fig. 9 -------------------------------------------------------------------------
 
-const FIGURE_9_SUBJECTS: [Subject; 4] =
-    [Subject::Nova, Subject::Pmfs, Subject::Ablated(Variant::AsPrinted), Subject::DirectFs];
+const FIGURE_9_SUBJECTS: [Subject; 5] =
+    [Subject::Nova, Subject::Pmfs, Subject::SquirrelFs, Subject::Ablated(Variant::AsPrinted), Subject::DirectFs];
 
 fn figure_9_files(size: Size) -> u64 {
     // Each thread has some.
@@ -373,7 +373,7 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
 
 // --- SoupFS, Fig. 4 and 5 ---------------------------------------------------------------------
 
-const SOUPFS_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
+const SOUPFS_SUBJECTS: [Subject; 4] = [Subject::Nova, Subject::Pmfs, Subject::SquirrelFs, Subject::SoupFs];
 
 fn soupfs(bench: &Bench<'_>, row: &str, application: Application, (paper, what): (f64, &str)) -> Result<Findings> {
     let virtual_memories = bench.virtual_memories(&memories::MEMORIES);

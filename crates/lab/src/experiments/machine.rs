@@ -13,6 +13,7 @@ use crate::nova::Nova;
 use crate::physical::{MkfsOptions, MountOptions, PhysicalFs};
 use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
+use crate::squirrelfs::SquirrelFs;
 use crate::vfs::{ByVfsNames, DentryCache, Mindex, Names, Vfs, VfsOptions};
 use crate::virtual_time::held;
 use engine::dram::{Bucket, Cachelet, DirectoryView, DramHeader, DramLayout, Group, SlabState, ThreadSlot};
@@ -39,6 +40,8 @@ pub enum Subject {
     Pmfs,
     /// The cachelet system over SoupFS.
     SoupFs,
+    /// Dentry and inode cache over the SquirrelFS-like file system.
+    SquirrelFs,
     /// No dentry cache, over the NOVA-like file system.
     ByVfs,
     /// Global index and cachelets over the NOVA-like file system.
@@ -64,6 +67,7 @@ impl Subject {
             Subject::Nova => "NOVA",
             Subject::Pmfs => "PMFS",
             Subject::SoupFs => "SoupFS",
+            Subject::SquirrelFs => "SquirrelFS",
             Subject::ByVfs => "ByVFS",
             Subject::CacheletNova => "NOVA_N",
             Subject::CacheletNovaSlow => "NOVA_Nnqp",
@@ -75,7 +79,7 @@ impl Subject {
     /// Whether a kernel would walk its paths in the VFS. The systems with a global index have a
     /// walk of their own in the papers.
     pub const fn has_vfs(self) -> bool {
-        matches!(self, Subject::Nova | Subject::Pmfs | Subject::SoupFs | Subject::ByVfs)
+        matches!(self, Subject::Nova | Subject::Pmfs | Subject::SoupFs | Subject::SquirrelFs | Subject::ByVfs)
     }
 }
 
@@ -229,6 +233,7 @@ pub fn machine_for(subject: Subject, plan: Plan, shards: usize) -> Result<Box<dy
         Subject::Nova => vfs::<Nova<Slow>, DentryCache>(plan, quick)?,
         Subject::Pmfs => vfs::<Pmfs<Slow>, DentryCache>(plan, quick)?,
         Subject::SoupFs => vfs::<SoupFs<Slow>, DentryCache>(plan, quick)?,
+        Subject::SquirrelFs => vfs::<SquirrelFs<Slow>, DentryCache>(plan, quick)?,
         Subject::ByVfs => vfs::<Nova<Slow>, ByVfsNames>(plan, quick)?,
         Subject::CacheletNova => vfs::<Nova<Slow>, Mindex>(plan, quick)?,
         Subject::CacheletNovaSlow => vfs::<Nova<Slow>, Mindex>(plan, slow)?,

@@ -4,8 +4,8 @@
 //! ```text
 //!   CATALOGUE   the experiments and their source in the papers
 //!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
-//!   calls, soupfs, threads, fxmark, files, trees, index: one module per workload; bare, timed,
-//!               loops, programs and parts serve them
+//!   calls, soupfs, squirrelfs, threads, fxmark, files, trees, index: one module per workload;
+//!               bare, timed, loops, programs and parts serve them
 //!   filebench   the applications of `files`, `applications` and of `lab workload`
 //!   applications  these and YCSB under `directfs run`, beside tmpfs and ext4
 //!   cached      memory for a cached file
@@ -53,6 +53,7 @@ mod recorded_calls;
 pub mod report;
 pub mod sensitivity;
 pub mod soupfs;
+pub mod squirrelfs;
 pub mod threads;
 pub mod timed;
 pub mod trees;
@@ -194,6 +195,7 @@ pub const CATALOGUE: &[Experiment] = &[
     soupfs::FIGURE_3,
     files::SOUPFS_FIGURE_4,
     files::SOUPFS_FIGURE_5,
+    squirrelfs::CALLS,
     fxmark::FXMARK,
     applications::APPLICATIONS,
     cached::CACHED_FILE,

@@ -8,7 +8,7 @@ use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::virtual_time::memories::{self, Memory, NVDIMM};
 use pmem::Delays;
 
-const SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
+const SUBJECTS: [Subject; 4] = [Subject::Nova, Subject::Pmfs, Subject::SquirrelFs, Subject::SoupFs];
 /// Rows, operations, and the rows of the deferred work.
 const CALLS: [(&str, Act, &str); 4] = [
     ("create", create, "create, later"),
@@ -131,7 +131,7 @@ pub const FIGURE_2: Experiment = Experiment {
         findings.plots.push(findings.relative_plot(
             "Time per call, NOVA = 100 %",
             &ROWS,
-            &["NOVA", "PMFS", "SoupFS"],
+            &["NOVA", "PMFS", "SquirrelFS", "SoupFS"],
             "NOVA",
         ));
         Ok(findings)

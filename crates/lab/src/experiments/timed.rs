@@ -105,6 +105,7 @@ impl<P: PhysicalFs> PhysicalFs for Timed<P> {
     type Info = P::Info;
 
     const NAME: &'static str = P::NAME;
+    const NAME_MAX: usize = P::NAME_MAX;
 
     fn mkfs(region: &MappedRegion<P::Memory>, options: &MkfsOptions) -> Result<()> {
         P::mkfs(region, options)

@@ -25,11 +25,13 @@ pub enum System {
     Pmfs,
     /// SoupFS.
     SoupFs,
+    /// SquirrelFS-like.
+    SquirrelFs,
 }
 
 impl System {
     /// All.
-    pub const ALL: [System; 3] = [System::Nova, System::Pmfs, System::SoupFs];
+    pub const ALL: [System; 4] = [System::Nova, System::Pmfs, System::SoupFs, System::SquirrelFs];
 
     /// The name on the command line and in reports.
     pub const fn name(self) -> &'static str {
@@ -37,6 +39,7 @@ impl System {
             System::Nova => "nova",
             System::Pmfs => "pmfs",
             System::SoupFs => "soupfs",
+            System::SquirrelFs => "squirrelfs",
         }
     }
 
@@ -46,6 +49,7 @@ impl System {
             System::Nova => *b"LabNOVA\0",
             System::Pmfs => *b"LabPMFS\0",
             System::SoupFs => *b"LabSOUP\0",
+            System::SquirrelFs => *b"LabSQRL\0",
         })
     }
 }

@@ -114,7 +114,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
         name: &[u8],
         arguments: &CreateArguments<'_>,
     ) -> Result<MadeOrFound<'f, P, N>> {
-        if name.len() > 255 {
+        if name.len() > P::NAME_MAX {
             return Err(Errno::ENAMETOOLONG.into());
         }
         self.make_room()?;
@@ -145,7 +145,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
         directory: &FileRef<'_, P, N>,
         name: &[u8],
     ) -> Result<()> {
-        if name.len() > 255 {
+        if name.len() > P::NAME_MAX {
             return Err(Errno::ENAMETOOLONG.into());
         }
         self.make_room()?;
@@ -189,7 +189,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
         name: &[u8],
         is_directory: bool,
     ) -> Result<()> {
-        if name.len() > 255 {
+        if name.len() > P::NAME_MAX {
             return Err(Errno::ENAMETOOLONG.into());
         }
         // Dropped after the locks, since the last reference frees the file.
@@ -271,7 +271,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
         to: (&FileRef<'_, P, N>, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        if from.1.len() > 255 || to.1.len() > 255 {
+        if from.1.len() > P::NAME_MAX || to.1.len() > P::NAME_MAX {
             return Err(Errno::ENAMETOOLONG.into());
         }
         if flags.whiteout.is_some() {

@@ -10,8 +10,6 @@ use posix::path::{LINKS_FOLLOWED_MAX, PATH_BYTES_MAX};
 use posix::{Credentials, Errno, Want};
 use std::borrow::Cow;
 
-const NAME_BYTES_MAX: usize = 255;
-
 /// The last component of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Last {
@@ -108,7 +106,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
             if is_last && to_parent {
                 return N::is_valid(self, here).then_some(PeekEnd::Parent(here, begin));
             }
-            if name == b".." || name.len() > NAME_BYTES_MAX {
+            if name == b".." || name.len() > P::NAME_MAX {
                 return None;
             }
             if name != b"." {
@@ -220,7 +218,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
                 Self::may_search(credentials, &self.attributes(here.at))?;
             }
             if next == text.len() {
-                if end - begin > NAME_BYTES_MAX {
+                if end - begin > P::NAME_MAX {
                     return Err(Errno::ENAMETOOLONG.into());
                 }
                 return Ok(self.at_last(here, text, from, followed));
@@ -267,7 +265,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
             b".." if here.at.inode == self.root.inode => Ok(here.clone()),
             b".." if self.attributes(here.at).links == 0 => Err(Errno::ENOENT.into()),
             b".." => Ok(self.held(N::parent(self, here.at)?)),
-            name if name.len() > NAME_BYTES_MAX => Err(Errno::ENAMETOOLONG.into()),
+            name if name.len() > P::NAME_MAX => Err(Errno::ENAMETOOLONG.into()),
             name => {
                 self.make_room()?;
                 let found = N::step(self, here.at, name)?.ok_or(Errno::ENOENT)?;
