@@ -509,7 +509,7 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_prctl, Always, Other, seccomp::prctl, Kernel).attaches(BeforeFilter),
     call!(SYS_landlock_create_ruleset, Always, Other, landlock::create_ruleset, Handle),
     #[cfg(feature = "loader")]
-    call!(SYS_arch_prctl, Always, Other, crate::process::thread_places::arch_prctl, Kernel),
+    call!(SYS_arch_prctl, Always, Other, crate::process::thread_places::arch_prctl, Kernel).attaches(Never),
     // Signals.
     call!(SYS_rt_sigaction, Always, Other, signals::rt_sigaction, Handle).attaches(Never),
     call!(SYS_rt_sigprocmask, Mask, Other, signals::rt_sigprocmask, Handle).attaches(Never),
