@@ -5,7 +5,7 @@ use crate::abi::entry::{Frame, Verdict, done};
 use crate::abi::sys;
 use crate::abi::thread_words::thread_words;
 use crate::context::{Context, Inside};
-use crate::routes::{NUMBERS, Route, Routes};
+use crate::routes::{LEFT_OUT, NUMBERS, Route, Routes, SYS_MISSING_PAGE};
 use crate::server::Server;
 use engine::statistics::CallClass;
 use posix::Result;
@@ -103,13 +103,34 @@ impl Details {
     };
 }
 
+/// Where the table has the handler of a number: without the gap, so that a start of a program
+/// relocates handlers on few pages. Beyond the table for numbers without calls.
+#[inline(always)]
+pub const fn place(number: usize) -> usize {
+    const AFTER_GAP: usize = SYS_MISSING_PAGE as usize;
+    if number < LEFT_OUT.start {
+        number
+    } else if number >= AFTER_GAP {
+        number - (AFTER_GAP - LEFT_OUT.start)
+    } else {
+        PLACES
+    }
+}
+
+/// Handlers by their [`place`].
+pub type Handlers = [Option<Handler>; PLACES];
+/// Places of handlers.
+pub const PLACES: usize = LAST_NUMBER + 1 - (SYS_MISSING_PAGE as usize - LEFT_OUT.start);
+/// The last number with a handler.
+const LAST_NUMBER: usize = 469;
+
 /// The table of system calls, by numbers. The filter reads its start.
 #[repr(C)]
 pub struct Table {
     /// What decides whether a call may concern the image.
     pub routes: Routes,
     /// What serves a call; `None`: the kernel.
-    pub handlers: [Option<Handler>; NUMBERS],
+    pub handlers: Handlers,
     /// What calls seldom need. Apart from the handlers, whose addresses each start of a program
     /// relocates.
     pub details: &'static [Details; NUMBERS],
@@ -120,7 +141,7 @@ impl Table {
     /// What serves a number.
     #[inline]
     pub fn handler(&self, number: usize) -> Option<Handler> {
-        self.handlers.get(number).copied().flatten()
+        self.handlers.get(place(number)).copied().flatten()
     }
 
     /// The rest about a number.

@@ -17,7 +17,7 @@
 //! The filter, the dispatcher and [`failed_image`](crate::failed_image) read [`TABLE`], which
 //! the compiler computes. Names and titles are not in the preload library.
 
-use crate::call::{Attaches, Buffers, Details, Handler, OnFailure, Table};
+use crate::call::{Attaches, Buffers, Details, Handler, Handlers, OnFailure, PLACES, Table, place};
 use crate::calls::{
     aio, attributes, copy_calls, fanotify, files, handles, inotify, io_uring, landlock, locks, mapping, names, open,
     renames, seccomp, sockets,
@@ -509,7 +509,7 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_prctl, Always, Other, seccomp::prctl, Kernel).attaches(BeforeFilter),
     call!(SYS_landlock_create_ruleset, Always, Other, landlock::create_ruleset, Handle),
     #[cfg(feature = "loader")]
-    call!(SYS_arch_prctl, Always, Other, crate::process::thread_places::arch_prctl, Kernel),
+    call!(SYS_arch_prctl, Always, Other, crate::process::thread_places::arch_prctl, Kernel).attaches(Never),
     // Signals.
     call!(SYS_rt_sigaction, Always, Other, signals::rt_sigaction, Handle).attaches(Never),
     call!(SYS_rt_sigprocmask, Mask, Other, signals::rt_sigprocmask, Handle).attaches(Never),
@@ -557,14 +557,14 @@ const COLUMNS: Columns = columns();
 
 struct Columns {
     routes: Routes,
-    handlers: [Option<Handler>; NUMBERS],
+    handlers: Handlers,
     details: [Details; NUMBERS],
 }
 
 const fn columns() -> Columns {
     let mut table = Columns {
         routes: [Route::Native; NUMBERS],
-        handlers: [None; NUMBERS],
+        handlers: [None; PLACES],
         details: [Details::OF_THE_KERNEL; NUMBERS],
     };
     let mut taken = [false; NUMBERS];
@@ -592,7 +592,7 @@ const fn add(table: &mut Columns, taken: &mut [bool; NUMBERS], calls: &[Entry]) 
         );
         taken[number] = true;
         table.routes[number] = call.route;
-        table.handlers[number] = call.handler;
+        table.handlers[place(number)] = call.handler;
         table.details[number] = call.details;
         index += 1;
     }
@@ -633,6 +633,19 @@ mod tests {
             let is_call = word.starts_with(|first: char| first.is_ascii_lowercase()) && !NO_CALLS.contains(&word);
             let has_entry = || entries().any(|call| call.name["SYS_".len()..].starts_with(word));
             assert!(!is_call || has_entry(), "{part}");
+        }
+    }
+
+    #[test]
+    fn each_number_has_the_handler_of_its_entry_or_none() {
+        let handlers: HashMap<_, _> = entries().map(|call| (call.number as usize, call.handler)).collect();
+        for number in 0..2 * NUMBERS {
+            let expected = handlers.get(&number).copied().flatten();
+            assert_eq!(
+                TABLE.handler(number).map(|found| found as usize),
+                expected.map(|found| found as usize),
+                "{number}"
+            );
         }
     }
 

@@ -178,6 +178,9 @@ fn end_of_image(server: &Server) -> Verdict {
 fn needs_image(frame: &Frame) -> bool {
     let [first, _, third, ..] = frame.arguments();
     match TABLE.details(frame.number as u32).attaches {
+        #[cfg(feature = "loader")]
+        Attaches::Always => !own_program::reads_link(frame),
+        #[cfg(not(feature = "loader"))]
         Attaches::Always => true,
         Attaches::Never => false,
         Attaches::BeforeFilter => first as i32 == libc::PR_SET_SECCOMP,

@@ -85,7 +85,33 @@ directfs_slots:
     .cfi_startproc
     .cfi_def_cfa rsp, 0
     .cfi_escape 0x16, 16, 10, 0x80, 0, 0x09, {slot_mask}, 0x1a, 0x12, 0x23, {slot_return}, 0x06, 0x22
-    .zero {slots_bytes}
+    "#,
+    #[cfg(not(feature = "loader"))]
+    ".zero {slots_bytes}",
+    // All slots are for sites that are found later, so they have that content from the start:
+    // `patch::inline_syscall_content`, with an address of no code in place of zero.
+    #[cfg(feature = "loader")]
+    r#"
+    .set .Lslot, 0
+    .rept {slots}
+    lea r11, [rip + 5]
+    .byte 0xe9
+    .long directfs_entry - . - 4
+    syscall
+    .byte 0xff, 0x25
+    .long {back} + 8 * .Lslot - . - 4
+    syscall
+    lea r11, [rip + 5]
+    .byte 0xe9
+    .long directfs_begin - . - 4
+    .byte 0xff, 0x25
+    .long {back} + 8 * .Lslot - . - 4
+    .fill {slot_return} - 40, 1, 0xcc
+    .quad __ehdr_start - . + {slot_return}
+    .set .Lslot, .Lslot + 1
+    .endr
+    "#,
+    r#"
     .cfi_endproc
     .size directfs_slots, {slots_bytes}
     .p2align 12
@@ -554,6 +580,10 @@ directfs_entry_done:
     slot_mask = const !(SLOT_BYTES as i64 - 1) as u8,
     slot_return = const SLOT_RETURN,
     slots_bytes = const SLOTS * SLOT_BYTES,
+    #[cfg(feature = "loader")]
+    slots = const SLOTS,
+    #[cfg(feature = "loader")]
+    back = sym crate::loading::site_slots::BACK,
     fds_max = const FDS_MAX,
     served = const crate::descriptors::marks::SERVED,
     numbers = const crate::routes::NUMBERS,

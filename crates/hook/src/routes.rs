@@ -57,9 +57,12 @@ pub enum Route {
 /// Numbers from here on never concern the image.
 pub const NUMBERS: usize = 512;
 
+/// Linux leaves these numbers out.
+pub const LEFT_OUT: core::ops::Range<usize> = 337..424;
+
 /// The number of the library's own call, by which a thread requests a missing page: see
 /// `hook::calls::mapping::missing`. The kernel has no such call.
-pub const SYS_MISSING_PAGE: i64 = 511;
+pub const SYS_MISSING_PAGE: i64 = LEFT_OUT.end as i64 - 1;
 
 /// The route of every number.
 pub type Routes = [Route; NUMBERS];

@@ -3,7 +3,7 @@
 
 use crate::fuse_programs::{as_nobody, assert_sees_the_image, compiled};
 use crate::kit::with_new_build_id;
-use crate::support::{copy_program, directfs, scratch, stderr, stdout, without_files};
+use crate::support::{copy_program, directfs, image_in, scratch, stderr, stdout, without_files};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,6 +28,26 @@ fn a_static_program_sees_the_image() {
             assert_sees_the_image(directory.path(), &program, "");
         }
     }
+}
+
+/// Its C library reads the link to the program's file at the start: the image is not needed for
+/// that.
+#[test]
+fn a_static_program_maps_the_image_once_it_has_something_of_it() {
+    let directory = scratch();
+    let Some(program) = kit(directory.path(), "show") else { return };
+    let image = image_in(directory.path());
+    // It waits at a FIFO, and the shell looks. Paths in /dev and /proc may be those of the image.
+    let run = |files: &str| {
+        let setup = format!("cd {}; mkfifo -m 600 fifo 2>&-; : >/mnt/directfs/file", directory.path().display());
+        let look = "until grep -q 'show) S' /proc/$!/stat; do :; done; cat /proc/$!/maps; kill $!";
+        let script = format!("{setup}; {} {files} fifo & {look}", program.display());
+        let output = directfs(&["run", "--image", image.to_str().unwrap(), "--", "sh", "-c", &script]);
+        assert_eq!(stderr(&output), "");
+        stdout(&output).lines().any(|line| line.ends_with(image.to_str().unwrap()))
+    };
+    assert!(!run(""), "nothing");
+    assert!(run("/mnt/directfs/file"), "a path");
 }
 
 #[test]

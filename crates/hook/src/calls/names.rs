@@ -418,18 +418,14 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
     if !text.starts_with(b"/proc/") && !text.starts_with(b"/dev/") {
         return Ok(None);
     }
+    if proc_links::is_own_program(text) {
+        let program = crate::process::environment::program();
+        return program.map(|program| fill_link(program, into, room)).transpose();
+    }
     let server = call.server;
     let Inside { session, path, .. } = call.begin()?;
     let caller = &session.caller;
     let start = match text {
-        text if proc_links::is_own_program(text) => match crate::process::environment::program() {
-            Some(program) => {
-                let start = path.len() - 1 - program.len();
-                path[start..start + program.len()].copy_from_slice(program);
-                start
-            }
-            None => return Ok(None),
-        },
         text if let Some(owner) = proc_links::owner_of_directory(text) => {
             let of_another = owner.and_then(|process_id| directory_of_another(&session, process_id, text));
             let own = session.process.directory().filter(|_| owner.is_none());
@@ -447,13 +443,17 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
             None => return Ok(None),
         },
     };
+    fill_link(&path[start..path.len() - 1], into, room).map(Some)
+}
+
+/// Passes what a link contains to the program.
+fn fill_link(target: &[u8], into: u64, room: i32) -> Result<Verdict> {
     if room <= 0 {
         return Err(Errno::EINVAL);
     }
-    let result = &path[start..path.len() - 1];
-    let length = result.len().min(room as usize);
-    user_memory::fill(into, &result[..length])?;
-    Ok(Some(done(length as i64)))
+    let length = target.len().min(room as usize);
+    user_memory::fill(into, &target[..length])?;
+    Ok(done(length as i64))
 }
 
 /// Writes the path of a program of the mount that another process runs, by the name of its copy, to

@@ -181,7 +181,9 @@ pub fn build_id_in(notes: &[u8]) -> Option<&[u8]> {
 /// Prepares the slots of sites that are found later, unless they are; false if that is not
 /// possible.
 pub fn prepare_site_slots() -> bool {
-    site_slots::prepare(|first| fill_site_slots(first).ok())
+    // A program that loads others has them in its file: `entry_code`.
+    let has_slots = cfg!(feature = "loader");
+    site_slots::prepare(|first| if has_slots { Some(site_slots::SITES_MAX) } else { fill_site_slots(first).ok() })
 }
 
 /// Fills the slots from `first` on, which begin a page and which no site leads to, for sites that

@@ -134,7 +134,9 @@ fn parse(value: &'static [u8]) -> Option<(i32, Option<i32>, &'static [u8])> {
     Some((program, interpreter, parts.next()?))
 }
 
-/// Gives the process the program's names: the short one, and that of /proc/self/exe.
+/// Gives the process the program's names: the short one, and that of /proc/self/exe. Its buffer is
+/// not to enlarge the frame of the start, which is on the program's stack.
+#[inline(never)]
 fn name_program(fd: i32, path: &[u8]) {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     // SAFETY: a terminated name.
@@ -183,10 +185,19 @@ type Reason = &'static [u8];
 const MALFORMED: Reason = b"malformed headers";
 
 /// Maps a program and its interpreter, which is found by its path unless it is given.
+#[inline(never)]
 fn load_all(file: &Fd, interpreter: Option<Fd>) -> Result<Mapped, Reason> {
-    const ABSENT: Reason = b"its interpreter cannot be read";
     let program = Program::read(file)?;
     let (mapped, _) = program.map(file)?;
+    match program.headers().any(|header| header[0] as u32 == PT_INTERP) {
+        true => load_interpreter(&program, mapped, file, interpreter),
+        false => Ok(mapped),
+    }
+}
+
+#[inline(never)]
+fn load_interpreter(program: &Program, mapped: Mapped, file: &Fd, interpreter: Option<Fd>) -> Result<Mapped, Reason> {
+    const ABSENT: Reason = b"its interpreter cannot be read";
     let mut path = [0; PATH_BYTES_MAX];
     let Some(path) = program.interpreter(file, &mut path)? else { return Ok(mapped) };
     let file = interpreter.map_or_else(|| sys::open(path, libc::O_RDONLY).map_err(|_| ABSENT), Ok)?;

@@ -1,7 +1,8 @@
 //! Slots of call sites that are found while the program runs: each site that traps has one.
 //!
 //! Invariant: a slot is claimed for one site and keeps it. All slots are written when they are
-//! prepared; later only the word with a slot's return address changes.
+//! prepared; later only the word with a slot's return address changes. A program that loads others
+//! has its slots written in its file: to write them copied 28 pages at each start.
 
 use crate::abi::entry::{self, SLOT_BYTES, directfs_slots};
 use core::ops::Range;
@@ -77,10 +78,14 @@ pub fn slot_address(index: usize) -> i64 {
     (&raw const directfs_slots as usize + (SLOTS[0].load(Relaxed) + index) * SLOT_BYTES) as i64
 }
 
+/// The search for a site begins at one of so many slots: programs have few sites, and each page of
+/// [`BACK`] costs two page faults.
+const FIRST_SLOTS: usize = 256;
+
 /// The indices of slots in the order in which a site may have one.
 fn candidates(back: u64) -> impl Iterator<Item = usize> {
     let count = SLOTS[1].load(Acquire);
-    let start = back.wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize >> 32;
+    let start = (back.wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize >> 32) % FIRST_SLOTS;
     (0..count).map(move |step| (start + step) % count)
 }
 

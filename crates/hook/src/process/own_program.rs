@@ -10,6 +10,19 @@ use crate::proc_links;
 use crate::process::environment;
 use crate::routes::{Route, Routes, route_of};
 
+/// Whether a call reads that link: it needs no image. The C library of a static program does so at
+/// its start.
+pub fn reads_link(frame: &Frame) -> bool {
+    let address = match i64::from(frame.number as u32) {
+        libc::SYS_readlink => frame.rdi,
+        libc::SYS_readlinkat => frame.rsi,
+        _ => return false,
+    };
+    let mut text = [0u8; 32];
+    let length = user_memory::copy_string(address, &mut text);
+    environment::program().is_some() && length.is_ok_and(|length| proc_links::is_own_program(&text[..length]))
+}
+
 /// A call with the path of the program's file, if it follows the link to it.
 pub fn instead_of_link(frame: &Frame, routes: &Routes) -> Option<Frame> {
     let flags = |flags: u64, nofollow: i32| (flags as i32 & nofollow == 0).then_some(());

@@ -192,9 +192,11 @@ fn take_up_child_number(server: &'static Server, child: ChildNumber) {
 /// the parent.
 fn prepare(server: &'static Server, place: &Place<'_>, flags: u64) -> Result<Prepared> {
     let number = take_child_number(server, &place.process, flags)?;
-    let prepared = server.fs.reserve_slot(number.number).map_err(Errno::from).and_then(|thread_slot| {
-        let slot = place.process.prepare_fork(place.thread, fork_of(flags, number));
-        let slot = slot.inspect_err(|_| server.fs.release_reserved(thread_slot, number.number))?;
+    // First the slot of the process: that also reaps dead processes, and would then query whether
+    // the owner of the thread slot lives.
+    let prepared = place.process.prepare_fork(place.thread, fork_of(flags, number)).and_then(|slot| {
+        let thread_slot = server.fs.reserve_slot(number.number);
+        let thread_slot = thread_slot.inspect_err(|_| place.process.cancel_fork(place.thread, slot))?;
         Ok(Prepared { slot, number, thread_slot })
     });
     prepared.inspect_err(|_| give_child_number(number))

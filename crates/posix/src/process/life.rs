@@ -42,6 +42,15 @@ fn set_state(slot: &Slot, state: SlotState) {
     slot.state.store(state as u32, Release);
 }
 
+/// Why a slot's owner is gone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Death {
+    /// The process with this number is dead, and stays so: no number is taken twice.
+    OfProcess(u32),
+    /// The slot was given up, or its table has no user.
+    OfSlot,
+}
+
 fn change_state(slot: &Slot, from: SlotState, to: SlotState) -> bool {
     slot.state.compare_exchange(from as u32, to as u32, SeqCst, Relaxed).is_ok()
 }
@@ -215,25 +224,33 @@ impl<'f, M: Memory> Processes<'f, M> {
         }
     }
 
-    fn is_dead(&self, index: u32, slot: &Slot) -> Result<bool> {
+    fn death(&self, index: u32, slot: &Slot) -> Result<Option<Death>> {
+        let number = slot.number();
         Ok(match state_of(slot) {
-            _ if slot.number() == 0 => false,
+            _ if number == 0 => None,
             // A table ends with its last user.
-            SlotState::Table => !self.is_shared(index)?,
-            SlotState::Dying => true,
-            SlotState::Free | SlotState::Live | SlotState::Member | SlotState::Prepared => !self.is_slot_alive(slot),
+            SlotState::Table => (!self.is_shared(index)?).then_some(Death::OfSlot),
+            SlotState::Dying => Some(Death::OfSlot),
+            SlotState::Free | SlotState::Live | SlotState::Member | SlotState::Prepared => {
+                (!self.fs.processes().is_process_alive(number)).then_some(Death::OfProcess(number))
+            }
         })
+    }
+
+    fn is_dead(&self, index: u32, slot: &Slot) -> Result<bool> {
+        self.death(index, slot).map(|death| death.is_some())
     }
 
     /// Reaps a slot if its process is dead and no living process reaps it; returns whether it did.
     pub(super) fn reap_if_dead(&self, thread: &Thread<'f, M>, index: u32) -> Result<bool> {
         let slot = self.tables.slot(index)?;
-        if self.own_ticket == index + 1 || !self.is_dead(index, slot)? {
+        if self.own_ticket == index + 1 {
             return Ok(false);
         }
+        let Some(death) = self.death(index, slot)? else { return Ok(false) };
         if self.is_member(thread, index, slot)?
             || !self.reclaim_parent(thread, slot)?
-            || !self.claim_dead_slot(index, slot)?
+            || !self.claim_dead_slot(index, slot, death)?
         {
             return Ok(false);
         }
@@ -270,8 +287,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(!self.is_dead(parent - 1, parent_slot)?)
     }
 
-    /// Becomes the reaper of a slot.
-    fn claim_dead_slot(&self, index: u32, slot: &Slot) -> Result<bool> {
+    /// Becomes the reaper of a slot, of which `death` was seen before.
+    fn claim_dead_slot(&self, index: u32, slot: &Slot, death: Death) -> Result<bool> {
         let (number, reaper) = (slot.number(), slot.reaper());
         if reaper == self.own_ticket || (reaper != 0 && self.is_slot_alive(self.tables.slot(reaper - 1)?)) {
             return Ok(false);
@@ -280,10 +297,11 @@ impl<'f, M: Memory> Processes<'f, M> {
         if number == 0 || !slot.claim_reaping(number, reaper, self.own_ticket) {
             return Ok(false);
         }
-        // Since the check it may have been reaped and reused by the same process.
+        // Since the check it may have been reaped and reused by the same process, unless that was
+        // dead already.
         let state = state_of(slot);
-        let claimed =
-            self.is_dead(index, slot)? && (state == SlotState::Dying || change_state(slot, state, SlotState::Dying));
+        let is_dead = death == Death::OfProcess(number) && state != SlotState::Table || self.is_dead(index, slot)?;
+        let claimed = is_dead && (state == SlotState::Dying || change_state(slot, state, SlotState::Dying));
         if !claimed {
             slot.end_reaping();
         }
