@@ -22,7 +22,7 @@ use crate::requests::{self, Requests};
 use crate::session::{Channel, Handled, Handler};
 use engine::Attributes;
 use posix::{Errno, ExtendedFlags, Result, TimeToSet};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -257,15 +257,21 @@ impl Adapter {
         // After a write that bypasses its cache the kernel sends no FSYNC for O_SYNC, O_DSYNC and
         // RWF_DSYNC: the flags come with the request, and O_SYNC contains O_DSYNC.
         let syncs = direct && !of_page && flags & libc::O_DSYNC != 0 && self.files.needs_sync();
+        let is_written = Cell::new(false);
         let write = |offset, content: &[u8]| {
             let count = self.files.write(call.requester, file, offset, content, of_page)?;
+            is_written.set(true);
             if syncs {
                 self.files.sync(call.node)?;
             }
             Ok(count)
         };
         if direct && !of_page {
-            return self.write_directly(call, (offset, content), write, reply);
+            return match self.write_directly(call, (offset, content), write, reply) {
+                // An append would be there twice.
+                Err(error) if is_written.get() => Ok(Handled::Refused(error)),
+                handled => handled,
+            };
         }
         let count = match direct {
             true => self.mapped.write_back(call.node, offset, content, write)?,

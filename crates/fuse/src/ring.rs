@@ -24,7 +24,7 @@
 
 use crate::protocol::{Header, Reply};
 use crate::session::{Channel, Handled, Handler};
-use crate::workers::Workers;
+use crate::workers::{WhenFull, Workers};
 use posix::Errno;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
@@ -360,15 +360,26 @@ impl Ring {
         }
         let (mut left, mut reply) = (self.entries.len(), Reply::new());
         while left > 0 {
-            self.enter()?;
+            self.submit(1)?;
             while let Some((index, result)) = self.complete()? {
                 if result < 0 {
                     left -= 1;
                     continue;
                 }
                 let Some(entry) = self.entries.get_mut(index) else { continue };
-                let commit_id = entry.handle((workers, number), handler, &mut reply)?;
-                self.push(index, COMMIT_AND_FETCH, commit_id, channel);
+                let commit_id = match entry.handle((workers, number), handler, &mut reply, WhenFull::PutOff)? {
+                    Some(commit_id) => Some(commit_id),
+                    None => {
+                        // The kernel forgets a file when it has the answer to its release.
+                        self.submit(0)?;
+                        workers.settle(number, handler);
+                        self.entries[index].handle((workers, number), handler, &mut reply, WhenFull::Answer)?
+                    }
+                };
+                self.push(index, COMMIT_AND_FETCH, commit_id.unwrap_or(0), channel);
+                if workers.frees(number) {
+                    self.submit(0)?;
+                }
             }
             workers.end(number);
         }
@@ -405,14 +416,14 @@ impl Ring {
         self.pushed += 1;
     }
 
-    /// Submits, and waits for a completion.
-    fn enter(&mut self) -> io::Result<()> {
+    /// Submits, and waits for so many completions.
+    fn submit(&mut self, completions: u32) -> io::Result<()> {
         loop {
             // SAFETY: numbers only; the submissions name memory of the entries, which lives as long
             // as the ring.
             let submitted = unsafe {
                 let (ring, none) = (self.descriptor.as_raw_fd(), ptr::null::<libc::c_void>());
-                libc::syscall(libc::SYS_io_uring_enter, ring, self.pushed, 1, ENTER_GETEVENTS, none, 0)
+                libc::syscall(libc::SYS_io_uring_enter, ring, self.pushed, completions, ENTER_GETEVENTS, none, 0)
             };
             if submitted >= 0 {
                 self.pushed -= (submitted as u32).min(self.pushed);
@@ -454,13 +465,14 @@ impl Entry {
     }
 
     /// Handles the request in this entry, and leaves the reply in it. Returns the number by which
-    /// the kernel knows the request.
+    /// the kernel knows the request; `None`: it found the image full, and is to be handled again.
     fn handle(
         &mut self,
         (workers, number): (&Workers, usize),
         handler: &impl Handler,
         reply: &mut Reply,
-    ) -> io::Result<u64> {
+        when_full: WhenFull,
+    ) -> io::Result<Option<u64>> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length");
         // SAFETY: the kernel has given the entry to this thread, and `self` is borrowed for as long
         // as the slice.
@@ -479,24 +491,22 @@ impl Entry {
         let (header, arguments) = Header::parse(message).ok_or_else(wrong)?;
         reply.clear();
         workers.begin(number, header.opcode);
-        let mut handled = handler.handle(&header, arguments, reply, workers.device());
-        if matches!(handled, Err(Errno::ENOSPC)) {
-            workers.settle(number, handler);
-            reply.clear();
-            handled = handler.handle(&header, arguments, reply, workers.device());
+        let handled = handler.handle(&header, arguments, reply, workers.device());
+        if matches!(handled, Err(Errno::ENOSPC)) && when_full.puts_off(header.opcode) {
+            return Ok(None);
         }
         let code = match handled {
             Ok(Handled::Reply) => 0,
             // The server is alone on the image, so nothing waits for a lock here.
             Ok(Handled::Silent) => -libc::ENOSYS,
-            Err(Errno(number)) => -number,
+            Ok(Handled::Refused(Errno(number))) | Err(Errno(number)) => -number,
         };
         let (head, body) = reply.finish(header.unique, code).split_at(REPLY_HEADER_BYTES);
         memory[..REPLY_HEADER_BYTES].copy_from_slice(head);
         let place = memory.get_mut(PAYLOAD_AT..PAYLOAD_AT + body.len());
         place.ok_or_else(wrong)?.copy_from_slice(body);
         memory[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 4].copy_from_slice(&(body.len() as u32).to_ne_bytes());
-        Ok(commit_id)
+        Ok(Some(commit_id))
     }
 }
 

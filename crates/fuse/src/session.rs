@@ -14,7 +14,8 @@ use crate::protocol::{
 };
 use crate::ring::{self, Prepared};
 use crate::workers::Workers;
-use posix::Result;
+use posix::{Errno, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::fs::OpenOptions;
@@ -57,12 +58,8 @@ impl Channel {
         Channel(device)
     }
 
-    pub(crate) fn descriptor(&self) -> &OwnedFd {
-        &self.0
-    }
-
     /// Makes reads return at once, also where the device is known by other descriptors.
-    fn do_not_block(&self) -> io::Result<()> {
+    pub(crate) fn do_not_block(&self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(&*self.0)?;
         Ok(rustix::fs::fcntl_setfl(&*self.0, flags | OFlags::NONBLOCK)?)
     }
@@ -78,15 +75,29 @@ impl Channel {
         Ok(Channel(Arc::new(device.into())))
     }
 
-    /// Reads the next request. `None`: the mount has ended.
+    /// Waits for the next request. `None`: the mount has ended.
     pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match self.receive_now(into)? {
                 Received::Request(length) => return Ok(Some(length)),
                 Received::Ended => return Ok(None),
-                Received::Nothing => {}
+                Received::Nothing => self.wait()?,
             }
         }
+    }
+
+    /// Waits for a request, or the end of the mount.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        match poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether there is a request.
+    pub(crate) fn has_request(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
     /// Reads a request if there is one; waits for one if the device is blocking.
@@ -120,6 +131,8 @@ pub(crate) enum Handled {
     Reply,
     /// There is none, or it is sent later through the channel.
     Silent,
+    /// The reply is this error, and the request must not be repeated: it has done something.
+    Refused(Errno),
 }
 
 /// The server's part of a session.
@@ -238,14 +251,12 @@ impl Connection {
             Clones::AllButFirst | Clones::All => channel.clone_device(),
         });
         let channels: Vec<Channel> = channels.collect::<io::Result<_>>()?;
+        // Without it the mount serves as well, but waits longer before it is full.
         let spare = match clones {
             Clones::None => (channels.len() == 1).then(|| channel.clone()),
-            Clones::AllButFirst | Clones::All => {
-                let spare = channel.clone_device()?;
-                spare.do_not_block()?;
-                Some(spare)
-            }
+            Clones::AllButFirst | Clones::All => channel.clone_device().ok(),
         };
+        let spare = spare.filter(|spare| spare.do_not_block().is_ok());
         Workers::new(channel, spare, channels.len(), answered).serve(&channels, &**handler)
     }
 }

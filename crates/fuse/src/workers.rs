@@ -15,6 +15,9 @@
 //! Invariant: a thread that handles a message which frees space waits for no other one. So threads
 //! that settle do not wait for each other.
 //!
+//! *Limit:* a mount that outlives servers has its messages on one device, which all threads read
+//! and wait for. A thread that settles leaves what is queued to others, if they are not all busy.
+//!
 //! *Rejected:* sleeping 10 ms up to three times (each write to a full image took 30 ms); workers
 //! that wait in epoll, so that a message in a worker's hands is known to be there (a system call
 //! more for each request); on io_uring, a worker of FORGET without a pause (a wake per removed
@@ -24,26 +27,25 @@ use crate::messages::warn;
 use crate::protocol::{Header, Reply, opcode};
 use crate::session::{Channel, Handled, Handler, REQUEST_BYTES, Received};
 use posix::Errno;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long the thread beside rings waits after it has learned of forgotten files.
 const FORGET_INTERVAL: Duration = Duration::from_millis(5);
-/// Messages that are read at a time from a device that does not block. One has room for 65,000
-/// forgotten files.
-const DRAINED_MAX: usize = 64;
+/// Requests that a thread puts off while it looks for space. One may hold 1 MiB.
+const PUT_OFF_MAX: usize = 16;
 /// The longest that a request waits for others before it is ENOSPC.
 const SETTLE_MAX: Duration = Duration::from_secs(1);
+/// The longest that it waits for other threads to take what is queued.
+const QUEUE_MAX: Duration = Duration::from_millis(50);
 /// Looks at another thread without a pause.
 const YIELDS_MAX: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(200);
 /// Searches for space that was freed meanwhile.
 const ROUNDS_MAX: u32 = 8;
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// What a thread does, in the low bits of a place; above them is a count of changes.
 const DOING: u32 = 3;
@@ -68,19 +70,25 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Notes what the thread does now; returns whether it has freed space.
-    fn change(&self, doing: u32) -> bool {
-        let state = self.state.load(Relaxed);
-        self.state.store((state & !DOING).wrapping_add(DOING + 1) | doing, SeqCst);
-        state & DOING == FREES
+    /// Notes what the thread does now.
+    fn change(&self, doing: u32) {
+        let count = (self.state.load(Relaxed) & !DOING).wrapping_add(DOING + 1);
+        self.state.store(count | doing, SeqCst);
+    }
+
+    fn frees(&self) -> bool {
+        self.state.load(SeqCst) & DOING == FREES
     }
 
     /// Returns when a message that the thread had in state `first`, and that may free space, is
     /// handled.
     fn wait(&self, first: u32, until: Instant) {
+        // What it takes after that message is another's concern.
+        let changes_of_it = if first & DOING == WAITS { 2 } else { 1 };
         for look in 0.. {
             let state = self.state.load(SeqCst);
-            let is_done = state != first && state & DOING != FREES;
+            let changes = (state & !DOING).wrapping_sub(first & !DOING) / (DOING + 1);
+            let is_done = changes >= changes_of_it || changes > 0 && state & DOING != FREES;
             if is_done || self.has_none(state) || Instant::now() >= until {
                 return;
             }
@@ -131,9 +139,9 @@ impl Drop for Taken<'_> {
 pub(crate) struct Workers {
     /// The device of the mount.
     device: Channel,
-    /// A device from which no thread reads that waits, with the messages of all devices of the
-    /// mount. Beside rings and with one thread that is `device`; the kernel keeps FORGET and
-    /// INTERRUPT there. `None`: the messages are to stay with the device that all threads read.
+    /// A device that does not block, with the messages of all devices of the mount. It is `device`
+    /// beside rings, where the kernel keeps FORGET and INTERRUPT on it, and if one thread serves a
+    /// mount that outlives servers. `None`: messages are to stay with the device that all read.
     spare: Option<Channel>,
     /// A message from there is read and handled under this lock. So what the kernel had queued
     /// before it was taken is handled after it.
@@ -186,10 +194,18 @@ impl Workers {
         self.change(number, WAITS);
     }
 
+    /// Whether that thread handles a message that may free space.
+    pub(crate) fn frees(&self, number: usize) -> bool {
+        self.places[number].frees()
+    }
+
     fn change(&self, number: usize, doing: u32) {
-        if self.places[number].change(doing) {
+        let place = &self.places[number];
+        // Before a thread that waits for this one can see that it has finished.
+        if place.frees() {
             self.freed.fetch_add(1, SeqCst);
         }
+        place.change(doing);
     }
 
     /// Serves a device with each thread. The first is this one, so that there is always one.
@@ -228,9 +244,10 @@ impl Workers {
             let message = &request[..length];
             let opcode = Header::parse(message).map_or(0, |(header, _)| header.opcode);
             self.begin(number, opcode);
-            let settle = || self.settle(number, handler);
-            let when_full = if frees_space(opcode) { WhenFull::Answer } else { WhenFull::Settle(&settle) };
-            self.handle(channel, handler, message, &mut reply, when_full)?;
+            if self.handle(channel, handler, message, &mut reply, WhenFull::PutOff)? == Done::PutOff {
+                self.settle(number, handler);
+                self.handle(channel, handler, message, &mut reply, WhenFull::Answer)?;
+            }
             self.end(number);
         }
         Ok(())
@@ -243,11 +260,12 @@ impl Workers {
     /// message.
     pub(crate) fn serve_beside_rings(&self, handler: &impl Handler) -> io::Result<()> {
         loop {
-            match poll(&mut [PollFd::new(self.device.descriptor(), PollFlags::IN)], None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            match self.drain(handler, &mut Vec::new())? {
+            self.device.wait()?;
+            // The device has other requests only if the kernel refuses the rings.
+            let mut put_off = Vec::new();
+            let drained = self.drain(handler, &mut put_off, None)?;
+            self.answer(handler, put_off);
+            match drained {
                 Drained::Ended => return Ok(()),
                 Drained::Idle { forgot: true } => std::thread::sleep(FORGET_INTERVAL),
                 Drained::Idle { forgot: false } => {}
@@ -256,15 +274,16 @@ impl Workers {
     }
 
     /// Returns when the messages are handled that the kernel had queued before the call and that
-    /// may free space, or after a second. `number`: of the calling thread.
+    /// may free space; at the latest once a request has ended that is handled after a second.
+    /// `number`: of the calling thread.
     pub(crate) fn settle(&self, number: usize, handler: &impl Handler) {
         let until = Instant::now() + SETTLE_MAX;
         let mut put_off = Vec::new();
         for _ in 0..ROUNDS_MAX {
             let freed = self.freed.load(SeqCst);
             // Errors are left to the threads that wait for messages, which meet them too.
-            let _ = self.drain(handler, &mut put_off);
-            self.wait_for_queue(number, until);
+            let _ = self.drain(handler, &mut put_off, Some(until));
+            self.wait_for_queue(number);
             let first: Vec<u32> = self.places.iter().map(|place| place.state.load(SeqCst)).collect();
             let others = self.places.iter().zip(first).enumerate().filter(|(other, _)| *other != number);
             others.for_each(|(_, (place, first))| place.wait(first, until));
@@ -272,43 +291,66 @@ impl Workers {
                 break;
             }
         }
+        self.answer(handler, put_off);
+    }
+
+    /// Handles requests that were put off.
+    fn answer(&self, handler: &impl Handler, put_off: Vec<Vec<u8>>) {
         let (Some(spare), mut reply) = (&self.spare, Reply::new()) else { return };
         for message in put_off {
             let _ = self.handle(spare, handler, &message, &mut reply, WhenFull::Answer);
         }
     }
 
-    /// Handles what the spare device has; what finds the image full goes to `put_off`.
-    fn drain(&self, handler: &impl Handler, put_off: &mut Vec<Vec<u8>>) -> io::Result<Drained> {
-        // Each request overwrites the buffers, whatever a panic has left in them.
-        let (request, reply) = &mut *self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Handles what the spare device has, until a time; what finds the image full goes to
+    /// `put_off`.
+    fn drain(&self, handler: &impl Handler, put_off: &mut Vec<Vec<u8>>, until: Option<Instant>) -> io::Result<Drained> {
         let mut forgot = false;
-        let Some(spare) = &self.spare else { return Ok(Drained::Idle { forgot }) };
-        for _ in 0..DRAINED_MAX {
-            if !has_message(spare) {
-                break;
-            }
-            match spare.receive_now(request)? {
+        let is_late = || until.is_some_and(|until| Instant::now() >= until);
+        let (Some(spare), Some(mut buffers)) = (&self.spare, self.buffers(is_late)) else {
+            return Ok(Drained::Idle { forgot });
+        };
+        let (request, reply) = &mut *buffers;
+        while put_off.len() < PUT_OFF_MAX && !is_late() {
+            let length = match spare.receive_now(request)? {
                 Received::Ended => return Ok(Drained::Ended),
                 Received::Nothing => break,
-                Received::Request(length) => {
-                    match self.handle(spare, handler, &request[..length], reply, WhenFull::PutOff)? {
-                        Done::PutOff => put_off.push(request[..length].to_vec()),
-                        done => forgot |= done == Done::Forgotten,
-                    }
+                Received::Request(length) => length,
+            };
+            match self.handle(spare, handler, &request[..length], reply, WhenFull::PutOff)? {
+                Done::PutOff => put_off.push(request[..length].to_vec()),
+                Done::Forgotten => {
+                    forgot = true;
+                    self.freed.fetch_add(1, SeqCst);
                 }
+                Done::Answered | Done::Silent => {}
             }
         }
         Ok(Drained::Idle { forgot })
     }
 
-    /// Where only other threads may take what is queued, waits until they have, or all are busy.
-    fn wait_for_queue(&self, number: usize, until: Instant) {
+    /// The lock of the spare device. `None`: another thread has it until it is late.
+    fn buffers(&self, is_late: impl Fn() -> bool) -> Option<MutexGuard<'_, (Vec<u8>, Reply)>> {
+        loop {
+            match self.buffers.try_lock() {
+                Ok(buffers) => return Some(buffers),
+                // Each request overwrites them, whatever a panic has left there.
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if is_late() => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Where only other threads may take what is queued, waits a little until they have, if they are
+    /// not all busy.
+    fn wait_for_queue(&self, number: usize) {
+        let until = Instant::now() + QUEUE_MAX;
         let may_take = |(other, place): (usize, &Place)| {
             other != number && place.has_thread() && place.state.load(SeqCst) & DOING != HANDLES
         };
         while self.spare.is_none()
-            && has_message(&self.device)
+            && self.device.has_request()
             && self.places.iter().enumerate().any(may_take)
             && Instant::now() < until
         {
@@ -323,22 +365,14 @@ impl Workers {
         handler: &impl Handler,
         message: &[u8],
         reply: &mut Reply,
-        when_full: WhenFull<'_>,
+        when_full: WhenFull,
     ) -> io::Result<Done> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length");
         let (header, arguments) = Header::parse(message).ok_or_else(wrong)?;
         reply.clear();
-        let mut handled = handler.handle(&header, arguments, reply, channel);
-        if matches!(handled, Err(Errno::ENOSPC)) {
-            match when_full {
-                WhenFull::Settle(settle) => {
-                    settle();
-                    reply.clear();
-                    handled = handler.handle(&header, arguments, reply, channel);
-                }
-                WhenFull::PutOff => return Ok(Done::PutOff),
-                WhenFull::Answer => {}
-            }
+        let handled = handler.handle(&header, arguments, reply, channel);
+        if matches!(handled, Err(Errno::ENOSPC)) && when_full.puts_off(header.opcode) {
+            return Ok(Done::PutOff);
         }
         let code = match handled {
             Ok(Handled::Silent) if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET) => {
@@ -346,7 +380,7 @@ impl Workers {
             }
             Ok(Handled::Silent) => return Ok(Done::Silent),
             Ok(Handled::Reply) => 0,
-            Err(Errno(number)) => -number,
+            Ok(Handled::Refused(Errno(number))) | Err(Errno(number)) => -number,
         };
         channel.answer(reply, header.unique, code);
         if let Some(answered) = self.answered {
@@ -356,17 +390,21 @@ impl Workers {
     }
 }
 
-fn has_message(channel: &Channel) -> bool {
-    poll(&mut [PollFd::new(channel.descriptor(), PollFlags::IN)], Some(&AT_ONCE)).is_ok_and(|ready| ready > 0)
-}
-
 /// What to do with a request that finds the image full.
-#[derive(Clone, Copy)]
-enum WhenFull<'a> {
-    /// Have what frees space done, and try once more.
-    Settle(&'a dyn Fn()),
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    /// Leave it unanswered, to be handled once more.
     PutOff,
     Answer,
+}
+
+impl WhenFull {
+    /// Whether such a request is put off. Not one that frees space, for which others may wait; and
+    /// a sync is not about the space in the image.
+    pub(crate) fn puts_off(self, opcode: u32) -> bool {
+        let may_gain = !matches!(opcode, opcode::FSYNC | opcode::FSYNCDIR | opcode::FLUSH) && !frees_space(opcode);
+        self == WhenFull::PutOff && may_gain
+    }
 }
 
 /// What became of a request.
@@ -460,6 +498,7 @@ mod tests {
         let (device, full) =
             (Channel::of(Arc::new(device)), Full { state: Mutex::default(), changed: Condvar::new(), is_slow });
         let spare = (threads == 1).then(|| device.clone());
+        spare.iter().for_each(|spare| spare.do_not_block().unwrap());
         let workers = Workers::new(device.clone(), spare, threads, None);
         let requests = opcodes.iter().filter(|opcode| **opcode != opcode::FORGET);
         std::thread::scope(|scope| {
@@ -481,6 +520,25 @@ mod tests {
     fn a_request_gets_space_that_the_kernel_has_asked_to_free() {
         assert_eq!(codes(&[opcode::MKNOD, opcode::FORGET], 1, false), [0]);
         assert_eq!(codes(&[opcode::MKNOD, opcode::MKNOD, opcode::FORGET], 1, false), [0, 0]);
+    }
+
+    #[test]
+    fn a_request_beside_rings_is_answered_too() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (kernel, device) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let device = Channel::of(Arc::new(device));
+        let workers = Workers::new(device.clone(), Some(device), 0, None);
+        let full = Full { state: Mutex::default(), changed: Condvar::new(), is_slow: false };
+        rustix::io::write(&kernel, &message(opcode::MKNOD)).unwrap();
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| workers.serve_beside_rings(&full));
+            Channel::of(Arc::new(kernel.try_clone().unwrap())).wait().unwrap();
+            let mut reply = [0; 64];
+            assert_eq!(rustix::io::read(&kernel, &mut reply).unwrap(), 16);
+            assert_eq!(i32::from_ne_bytes(*reply[4..].first_chunk().unwrap()), -libc::ENOSPC);
+            drop(kernel);
+            assert!(served.join().unwrap().is_err());
+        });
     }
 
     #[test]
