@@ -57,7 +57,8 @@ pub enum Route {
 /// Numbers from here on never concern the image.
 pub const NUMBERS: usize = 512;
 
-/// Linux leaves these numbers out.
+/// No call has these numbers. Linux keeps those from 387 on free, and gives the others to calls of
+/// x86 only; such a call is left to the kernel.
 pub const LEFT_OUT: core::ops::Range<usize> = 337..424;
 
 /// The number of the library's own call, by which a thread requests a missing page: see

@@ -69,7 +69,8 @@ impl CommitProcess {
         // This process may have been stopped meanwhile, and the committer ended. If another thread
         // has waited for it, the number may be that of another process now.
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            // The latter two if it is the number of a thread.
+            Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(None),
             process => process?,
         };
         let started = CommitProcess { process, pid, end };
