@@ -43,6 +43,7 @@ fn shown_name(name: &str, report: &Value) -> String {
     match subject.and_then(|subject| subject["sync_ns"].as_f64()) {
         Some(ns) => format!("{name} (fsync: {})", duration(ns).replace(".0 ", " ")),
         None if name == "directfs" => "directfs run".to_owned(),
+        None if name == "directfs, journaled" => "directfs run, image on a disk".to_owned(),
         None => name.to_owned(),
     }
 }
