@@ -42,7 +42,7 @@ pub enum VfsKind {
 }
 
 impl VfsKind {
-    /// All.
+    /// Each of them, as the command line accepts it.
     pub const ALL: [VfsKind; 3] = [VfsKind::Conventional, VfsKind::ByVfs, VfsKind::Cachelet];
 
     /// The name on the command line and in reports.

@@ -39,7 +39,7 @@
 //! Operations report the image offsets of a name ([`Found::entry`]) and an inode
 //! ([`Loaded::inode`]). A VFS layer with its own index passes the entry back ([`Name::entry`]), so
 //! that the name is not searched for twice. When mounted for such a layer ([`Index::Vfs`]), a
-//! physical file system builds no index of names. The inode's offset leads to its [`NvPointer`].
+//! physical file system needs no index of names. The inode's offset leads to its [`NvPointer`].
 
 use crate::error::Result;
 use crate::inode::AttributeCell;
@@ -234,7 +234,8 @@ pub enum Index {
     #[default]
     Own,
     /// The VFS layer, for all names of a directory in use. `lookup` is never called, and every
-    /// existing name comes with its offset.
+    /// existing name comes with its offset. The SquirrelFS-like system keeps its own names all the
+    /// same: its mount's scan collects them.
     Vfs,
 }
 

@@ -5,14 +5,15 @@
 
 use super::filebench::Application;
 use super::findings::{Findings, Measure, Plot, Range, Series};
+use super::kernel::HostDirectory;
 use super::{Bench, Experiment, Failure, MEMORIES, Result, Size};
 use crate::ycsb::Workload;
+use pmem::Backing;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const TMPFS: &str = "tmpfs";
@@ -53,34 +54,13 @@ fn jobs(size: Size) -> Vec<Job> {
 /// A place for files.
 enum Place {
     /// A directory of the running kernel.
-    Directory(Scratch),
+    Directory(HostDirectory),
     /// `directfs run`: with an image in memory, or in this directory.
-    Run { directfs: PathBuf, images: Option<Scratch> },
+    Run { directfs: PathBuf, images: Option<HostDirectory> },
 }
 
 /// A place with its name in tables.
 type NamedPlace = (&'static str, Place);
-
-/// A directory that is removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(parent: &Path) -> io::Result<Scratch> {
-        // A process may run the experiment several times at once.
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let place = parent.join(format!("directfs-lab-{}-applications{number}", std::process::id()));
-        fs::create_dir(&place)?;
-        Ok(Scratch(place))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Nothing depends on it.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// What `lab workload --numbers` prints.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,7 +85,7 @@ impl Numbers {
 }
 
 /// A program beside this one, or where programs are looked for.
-fn program(name: &str) -> Option<PathBuf> {
+pub fn program(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     if own.file_name().is_some_and(|own| own == name) {
         return Some(own);
@@ -169,8 +149,8 @@ impl Place {
 fn ext4_directory() -> Option<PathBuf> {
     let here = std::env::current_dir().ok();
     let places = [std::env::temp_dir(), PathBuf::from("/var/tmp")].into_iter().chain(here);
-    // Its magic number, see statfs(2).
-    let is_ext4 = |place: &PathBuf| rustix::fs::statfs(place).is_ok_and(|found| found.f_type == 0xef53);
+    let backing = |place: &PathBuf| fs::File::open(place).map(Backing::of_file);
+    let is_ext4 = |place: &PathBuf| backing(place).is_ok_and(|found| found == Backing::File { file_system: "ext4" });
     let may_write = |place: &PathBuf| rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_ok();
     places.into_iter().filter(is_ext4).find(may_write)
 }
@@ -186,7 +166,7 @@ fn places() -> Result<(Vec<NamedPlace>, Vec<String>)> {
     if directfs.is_none() && missing.is_empty() {
         missing.push("Not measured with DirectFS: there is no program directfs beside this one or in PATH.".to_owned());
     }
-    let scratch = |parent: &Path| Scratch::new(parent).map_err(Failure::Host);
+    let scratch = |parent: &Path| HostDirectory::below(parent).map_err(Failure::Host);
     found.push((TMPFS, Place::Directory(scratch(Path::new("/dev/shm"))?)));
     let run = |images| directfs.clone().map(|directfs| Place::Run { directfs, images });
     found.extend(run(None).map(|place| (IN_MEMORY, place)));
@@ -208,8 +188,8 @@ fn places() -> Result<(Vec<NamedPlace>, Vec<String>)> {
 fn rounds(bench: &Bench<'_>, lab: &Path, places: &[NamedPlace], job: &Job) -> Result<BTreeMap<&'static str, Vec<f64>>> {
     let wanted = bench.size.pick(1, 3, 5) as usize;
     let mut all: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
-    let begun = Instant::now();
-    for round in (1..=TRIES).take_while(|round| *round <= wanted || begun.elapsed() < TRIED) {
+    let start = Instant::now();
+    for round in (1..=TRIES).take_while(|round| *round <= wanted || start.elapsed() < TRIED) {
         for (name, place) in places {
             if all.get(name).is_some_and(|each| each.len() >= wanted) {
                 continue;
@@ -265,7 +245,7 @@ pub const APPLICATIONS: Experiment = Experiment {
     name: "applications",
     question: "What do filebench and YCSB take under directfs run?",
     source: "filebench 1.5-alpha3, four profiles; YCSB's workloads A to F (Cooper et al., SoCC 2010). The three papers run some of them on systems in a kernel",
-    method: "Each run is a process with one thread in a new directory; the places take turns, and the median of the rounds counts. DirectFS: under directfs run with a new image in memory, beside tmpfs at /dev/shm, in processor time. DirectFS, image on ext4: a new image in a directory on ext4 (TMPDIR, /var/tmp or the working directory), whose syncs are commits, beside that directory, by the clock; rounds in which the program waited for a processor for more than 5 % of its time do not count. Files and records are made before the clock starts. YCSB runs on a LevelDB in Rust that does not sync.",
+    method: "Each run is a process with one thread in a new directory; the places take turns, and the median of the rounds counts. DirectFS: under directfs run with a new image in memory, beside tmpfs at /dev/shm, in processor time. DirectFS, image on ext4: a new image in a directory on ext4 (TMPDIR, /var/tmp or the working directory), beside that directory, by the clock. Only varmail syncs, so only varmail waits for the disk: the others' changes reach it after the run. Rounds in which the program waited for a processor for more than 5 % of its time do not count. Files and records are made before the clock starts. YCSB runs on a LevelDB in Rust that does not sync.",
     is_alone: true,
     needs_bytes: |size| 2 * size.pick(64 << 20, 256 << 20, 1 << 30),
     run: |bench| {

@@ -196,7 +196,7 @@ fn create(calls: &dyn Calls, path: &[u8], content: &[u8], sync: bool) -> Result<
 pub struct ThreadFiles<'m> {
     calls: &'m dyn Calls,
     application: Application,
-    /// The files.
+    /// Its files, of which some are missing at any time.
     pub files: Vec<SetFile>,
     /// The places of the next file that exists, and of the next that is missing.
     next: [usize; 2],

@@ -486,9 +486,10 @@ impl Findings {
     }
 
     /// Adds a row of measurements by the clock, with the value that counts and the range of its
-    /// rounds for each memory.
+    /// rounds for each memory. What had no round, see [`Range::NONE`], is missing.
     pub fn add_rounds(&mut self, row: &str, subject: &str, rounds: Vec<(f64, Range)>) {
-        let (here, ranges) = rounds.into_iter().map(|(value, range)| (Some(value), range)).unzip();
+        let (here, ranges) =
+            rounds.into_iter().map(|(value, range)| (value.is_finite().then_some(value), range)).unzip();
         self.measures.push(Measure { row: row.to_owned(), subject: subject.to_owned(), paper: None, here });
         self.ranges.insert((row.to_owned(), subject.to_owned()), ranges);
     }
@@ -496,6 +497,7 @@ impl Findings {
     /// A subject's values in some rows with a memory, for a plot.
     pub fn series<R: AsRef<str>>(&self, rows: &[R], subject: &str, memory: usize) -> Series {
         let range = |row: &R| self.ranges.get(&(row.as_ref().to_owned(), subject.to_owned()))?.get(memory).copied();
+        let range = |row: &R| range(row).filter(|range| *range != Range::NONE);
         let ranges = rows.iter().map(range).collect();
         Series {
             ranges,

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const SUBJECTS: [Subject; 1] = [Subject::Nova];
 const LINUX: &str = "Linux";
@@ -47,14 +48,20 @@ const fn names(size: Size) -> u64 {
 }
 
 /// A directory of the running kernel, removed at the end.
-struct HostDirectory(PathBuf);
+pub(super) struct HostDirectory(pub(super) PathBuf);
 
 impl HostDirectory {
     /// In memory, where there is such a file system.
     fn new() -> io::Result<HostDirectory> {
         let shared = Path::new("/dev/shm");
-        let parent = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-        let place = parent.join(format!("directfs-lab-{}", std::process::id()));
+        HostDirectory::below(&if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() })
+    }
+
+    /// A new directory in `parent`. A process may use several at once.
+    pub(super) fn below(parent: &Path) -> io::Result<HostDirectory> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let place = parent.join(format!("directfs-lab-{}-{number}", std::process::id()));
         fs::create_dir(&place)?;
         Ok(HostDirectory(place))
     }

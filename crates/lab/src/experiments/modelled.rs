@@ -2,7 +2,7 @@
 //!
 //! As in [`super::multicore`] one thread per processor records its own calls, in turn with the
 //! others. Each has its part of the files. The measured rate of one thread determines the time of
-//! an instruction.
+//! an instruction, although that thread is measured with all files and recorded with [`FILES`].
 
 use super::filebench::{Application, ThreadFiles};
 use super::machine::{Plan, Result, Subject, machine_for};
@@ -20,8 +20,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Files of each thread.
 const FILES: u64 = 20;
-/// Measurements of the distance between processors.
-const DISTANCES: usize = 15;
+/// Measurements of the distance between processors. Tests of function need no good one.
+const fn distances(size: Size) -> usize {
+    size.pick(1, 15, 15) as usize
+}
 /// Turns of a thread before those that are recorded, so that what threads do once is done.
 const fn turns_before(size: Size) -> usize {
     size.pick(2, 64, 128) as usize
@@ -48,22 +50,31 @@ impl Records for EventRecorder {
 
 /// The costs of memory operations here, with the least of some distances between processors: the
 /// others are delayed by other work.
-pub(super) fn costs() -> Result<Costs> {
+pub(super) fn costs(size: Size) -> Result<Costs> {
     let costs = calibrate::measure()?;
-    let distances: Vec<Distance> = (0..DISTANCES).map(|_| Distance::measure()).collect();
+    let distances: Vec<Distance> = (0..distances(size)).map(|_| Distance::measure()).collect();
     let least = |of: fn(&Distance) -> f64| distances.iter().map(of).fold(f64::INFINITY, f64::min);
     let (transfer_ns, handover_ns) = (least(|one| one.transfer_ns), least(|one| one.handover_ns));
     Ok(Distance { transfer_ns, handover_ns }.costs(&costs))
 }
 
-/// Thousands of operations per second with each of some numbers of threads, of which the last is
-/// the greatest. `rate` is that of one thread as measured.
+/// What the model gives for some numbers of threads.
+pub(super) struct Modelled {
+    /// Thousands of operations per second with each number.
+    pub rates: Vec<f64>,
+    /// The waits for locks and lines of other threads as a part of the threads' time, with the last
+    /// number. Those of buffered stores count, too.
+    pub waited: f64,
+}
+
+/// The model's rates with each of some numbers of threads, of which the last is the greatest.
+/// `rate` is that of one thread as measured.
 pub(super) fn rates(
     bench: &Bench<'_>,
     (subject, application): (Subject, Application),
     counts: &[u64],
     (rate, costs): (f64, &Costs),
-) -> Result<Vec<f64>> {
+) -> Result<Modelled> {
     let threads = counts.last().copied().unwrap_or(1);
     let turns = bench.size.pick(1, 6, 6) as usize;
     let programs = programs(bench, (subject, application), threads, turns)?;
@@ -72,8 +83,13 @@ pub(super) fn rates(
     let measured_ns = operations_per_call * 1e6 / rate.max(f64::MIN_POSITIVE);
     let costs = calibrate::fit(costs, measured_ns, &Content::of(&programs));
     let duration_ns = measured_ns * calls * bench.size.pick(2, 8, 40) as f64;
-    let of = |count: &u64| scale(&programs, *count as usize, &costs, duration_ns, 0).0 * 1e3 * operations_per_call;
-    Ok(counts.iter().map(of).collect())
+    let mut modelled = Modelled { rates: Vec::new(), waited: 0.0 };
+    for count in counts {
+        let (rate, outcome) = scale(&programs, *count as usize, &costs, duration_ns, 0);
+        modelled.rates.push(rate * 1e3 * operations_per_call);
+        modelled.waited = outcome.waits.iter().map(|(_, ns)| ns).sum::<f64>() / (outcome.ns * *count as f64);
+    }
+    Ok(modelled)
 }
 
 /// The recorded calls of each thread.

@@ -1,7 +1,7 @@
 //! Findings as text for a terminal, and as one self-contained HTML file.
 
 use super::chart::{self, number};
-use super::findings::{Claim, Findings, Measure, Verdict};
+use super::findings::{Claim, Findings, Measure, Plot, Verdict};
 use super::recorded::{Work, digits};
 use super::{Experiment, Medium};
 use crate::virtual_time::memories;
@@ -353,6 +353,12 @@ fn work(out: &mut String, findings: &Findings) {
     out.push_str("</tbody></table></div></details>");
 }
 
+/// Whether the paper gives no numbers for a plot. A plot of published figures has them as its own.
+fn is_drawn_only(findings: &Findings, plot: &Plot) -> bool {
+    let is_known = |row: &String| plot.here.iter().any(|series| findings.paper(row, &series.name).is_some());
+    plot.paper.is_empty() && !plot.x_labels.iter().any(is_known)
+}
+
 fn section(out: &mut String, experiment: &Experiment, findings: &Findings, reasons: &Reasons<'_>) {
     let _ = write!(
         out,
@@ -365,7 +371,7 @@ fn section(out: &mut String, experiment: &Experiment, findings: &Findings, reaso
     for plot in &findings.plots {
         out.push_str(&chart::html(plot));
     }
-    if !findings.claims.is_empty() && findings.plots.iter().any(|plot| plot.paper.is_empty()) {
+    if !findings.claims.is_empty() && findings.plots.iter().any(|plot| is_drawn_only(findings, plot)) {
         out.push_str(DRAWN_ONLY);
     }
     findings.maps.iter().for_each(|map| out.push_str(&chart::heat(map)));

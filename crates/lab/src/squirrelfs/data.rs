@@ -133,10 +133,11 @@ impl<M: Memory> SquirrelFs<M> {
         self.check_regular(&attributes)?;
         let end = offset + bytes.len() as u64;
         let (first_page, end_page) = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
-        let fresh = self.take_blocks(file.info.extents()?, first_page, end_page)?;
+        let extents = file.info.extents()?;
+        let fresh = self.take_blocks(extents, first_page, end_page)?;
         let content = || self.stream(file.info, attributes.size_bytes, offset, bytes, &fresh);
         let written = if fresh.is_empty() {
-            Pages::mapped(SmallVec::new()).written(self, content()?)
+            Pages::written_in_place(self, extents, content()?)
         } else {
             let attached = self.attach(file.info, &fresh, attributes.size_bytes)?;
             attached.written(self, content()?)
@@ -203,8 +204,9 @@ impl<M: Memory> SquirrelFs<M> {
         self.check_regular(&attributes)?;
         let inode = Typed::start(self.inode(file.info.inode)?);
         if size_bytes > attributes.size_bytes {
-            let cleared = self.clear_gap(file.info.extents()?, attributes.size_bytes, size_bytes)?;
-            let written = Pages::mapped(SmallVec::new()).written(self, cleared);
+            let extents = file.info.extents()?;
+            let cleared = self.clear_gap(extents, attributes.size_bytes, size_bytes)?;
+            let written = Pages::written_in_place(self, extents, cleared);
             inode.inc_size(&self.region, &written, size_bytes, now_ns).persist(&self.region);
         } else {
             let shortened = inode.dec_size(&self.region, size_bytes, now_ns).persist(&self.region);

@@ -5,8 +5,8 @@
 //! - There is no journal. Each call orders its stores by fences so that every crash leaves it done
 //!   or not done, except for times and for link counts, which recovery counts again. The order is
 //!   in the types: [`typestate`].
-//! - Every call is durable when it returns: create 4 fences, mkdir 5, unlink and rmdir 4, rename 9,
-//!   a write 2, or 4 with new pages. Freeing a file takes 3.
+//! - Every call is durable when it returns: create 4 fences, mkdir 5, unlink and rmdir 4, rename of
+//!   a file 9, a write 2, or 4 with new pages. Freeing a file takes 3.
 //! - The image has no indexes. Pages point back to their file and entries to their inode; a mount
 //!   scans them all and keeps the indexes of all files in memory.
 //! - Data is written in place.

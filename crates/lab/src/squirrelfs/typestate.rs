@@ -13,12 +13,17 @@
 //! - Until a rename's new entry has the number, the old one keeps it; the pointer stays until the
 //!   old one has lost it.
 //!
-//! A step out of order does not compile. Stores to the image happen in this module and in recovery
-//! only.
+//! A step without the states that it demands does not compile. The types do not say to which object
+//! a state belongs: that is the caller's task. Steps on inodes, entries and descriptors are in this
+//! module; recovery and mkfs, which run alone, store without it. Content is streamed by `data.rs`
+//! and `symlink`, and ends as [`Pages::written`] or [`Pages::written_in_place`].
+//!
+//! The names of the states are those of the SquirrelFS paper (LeBlanc et al., OSDI 2024).
 
 use super::SquirrelFs;
 use super::format::{Dentry, Descriptor, Inode, NAME_WORDS, name_words, number_kind};
 use crate::error::Result;
+use crate::substrate::Extents;
 use engine::Attributes;
 use engine::format::FileKind;
 use pmem::{Durable, Flushed, Layout, Memory, Region};
@@ -482,6 +487,13 @@ impl<P: Persistent> Pages<P, Mapped> {
     pub fn written<M: Memory>(self, fs: &SquirrelFs<M>, content: Flushed) -> Pages<Clean, Written> {
         let durable = fs.region.fence(content);
         Self::with(self.pages, Clean(durable))
+    }
+}
+
+impl Pages<Clean, Written> {
+    /// Ends a write to pages of a file's index: they have their owner already.
+    pub fn written_in_place<M: Memory>(fs: &SquirrelFs<M>, _owned: &Extents, content: Flushed) -> Self {
+        Pages::<Unchanged, Mapped>::mapped(SmallVec::new()).written(fs, content)
     }
 }
 

@@ -30,7 +30,7 @@ pub enum System {
 }
 
 impl System {
-    /// All.
+    /// Each of them; a mount finds its system by the magic number.
     pub const ALL: [System; 4] = [System::Nova, System::Pmfs, System::SoupFs, System::SquirrelFs];
 
     /// The name on the command line and in reports.
