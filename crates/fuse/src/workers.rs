@@ -342,8 +342,8 @@ impl Workers {
         }
     }
 
-    /// Where only other threads may take what is queued, waits a little until they have, if they are
-    /// not all busy.
+    /// Where only other threads may take what is queued, waits a little until they have, if not all
+    /// are busy.
     fn wait_for_queue(&self, number: usize) {
         let until = Instant::now() + QUEUE_MAX;
         let may_take = |(other, place): (usize, &Place)| {
