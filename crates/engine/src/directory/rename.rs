@@ -421,14 +421,11 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         source: &SideTarget<'f>,
         flags: RenameFlags,
     ) -> Result<OldName<'f>> {
-        if !flags.exchange && flags.whiteout.is_none() {
-            return Ok(OldName::Vacated);
-        }
-        let name = self.prepare_new_name(old, Some(source))?;
         if flags.exchange {
-            return Ok(OldName::Exchanged(name));
+            return Ok(OldName::Exchanged(self.prepare_new_name(old, Some(source))?));
         }
-        let (uid, gid) = flags.whiteout.unwrap_or_default();
+        let Some((uid, gid)) = flags.whiteout else { return Ok(OldName::Vacated) };
+        let name = self.prepare_new_name(old, Some(source))?;
         let new = NewNode {
             kind: FileKind::Character,
             permissions: 0,
