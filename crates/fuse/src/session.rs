@@ -13,7 +13,7 @@ use crate::protocol::{
     Arguments, Header, Reply, VERSION_MAJOR, VERSION_MINOR, VERSION_MINOR_LEAST, capability, notification, opcode,
 };
 use crate::ring::{self, Prepared};
-use crate::workers::Workers;
+use crate::workers::{Workers, result_of};
 use posix::{Errno, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -23,6 +23,7 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 
 /// Bytes of content in one request: the kernel's usual limit of 256 pages.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -335,8 +336,7 @@ fn serve_rings<H: Handler + Send + 'static>(
     };
     let threads: Vec<_> = rings.into_iter().enumerate().map(begin).collect();
     let served = workers.serve_beside_rings(&**handler);
-    let panicked = |_| Err(io::Error::other("a worker panicked"));
-    threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(served, io::Result::and)
+    result_of(served, threads.into_iter().map(JoinHandle::join))
 }
 
 /// The rings of a mount; none if something is in the way. After the reply to the first request

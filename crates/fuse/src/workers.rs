@@ -31,6 +31,7 @@ use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the thread beside rings waits after it has learned of forgotten files.
@@ -231,8 +232,7 @@ impl Workers {
                 }
             }
             let served = self.work(0, first, handler);
-            let panicked = |_| Err(io::Error::other("a worker panicked"));
-            workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).fold(served, io::Result::and)
+            result_of(served, workers.into_iter().map(ScopedJoinHandle::join))
         })
     }
 
@@ -388,6 +388,15 @@ impl Workers {
         }
         Ok(Done::Answered)
     }
+}
+
+/// The result of a mount's first thread and of its others.
+pub(crate) fn result_of(
+    first: io::Result<()>,
+    others: impl Iterator<Item = std::thread::Result<io::Result<()>>>,
+) -> io::Result<()> {
+    let panicked = |_| Err(io::Error::other("a worker panicked"));
+    others.map(|ended| ended.unwrap_or_else(panicked)).fold(first, io::Result::and)
 }
 
 /// What to do with a request that finds the image full.
