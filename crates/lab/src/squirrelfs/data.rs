@@ -147,14 +147,7 @@ impl<M: Memory> SquirrelFs<M> {
         inode.inc_size(&self.region, &written, size_bytes, now_ns).persist(&self.region);
         let extents = file.info.extents_mut()?;
         fresh.iter().for_each(|(page, run)| extents.insert(*page, *run));
-        let blocks = extents.blocks();
-        file.attributes.update(|attributes| {
-            attributes.size_bytes = size_bytes;
-            attributes.blocks = blocks;
-            attributes.modified_ns = now_ns;
-            attributes.changed_ns = now_ns;
-        });
-        Ok(())
+        note_content(file, size_bytes, now_ns)
     }
 
     /// Streams content, and zeros before it in a fresh page. What follows it there is beyond the
@@ -212,14 +205,7 @@ impl<M: Memory> SquirrelFs<M> {
             let shortened = inode.dec_size(&self.region, size_bytes, now_ns).persist(&self.region);
             self.cut(file.info, size_bytes.div_ceil(BLOCK_BYTES), &shortened)?;
         }
-        let blocks = file.info.extents()?.blocks();
-        file.attributes.update(|attributes| {
-            attributes.size_bytes = size_bytes;
-            attributes.blocks = blocks;
-            attributes.modified_ns = now_ns;
-            attributes.changed_ns = now_ns;
-        });
-        Ok(())
+        note_content(file, size_bytes, now_ns)
     }
 
     /// Frees the pages from `end_page` on.
@@ -239,4 +225,16 @@ impl<M: Memory> SquirrelFs<M> {
         pages.give_back(self);
         Ok(pages)
     }
+}
+
+/// The attributes in memory after a change of content.
+fn note_content(file: &Exclusive<'_, SquirrelInfo>, size_bytes: u64, now_ns: i64) -> Result<()> {
+    let blocks = file.info.extents()?.blocks();
+    file.attributes.update(|attributes| {
+        attributes.size_bytes = size_bytes;
+        attributes.blocks = blocks;
+        attributes.modified_ns = now_ns;
+        attributes.changed_ns = now_ns;
+    });
+    Ok(())
 }
