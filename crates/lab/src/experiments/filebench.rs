@@ -444,44 +444,44 @@ mod tests {
         fn mkdir(&self, path: &[u8], mode: u32) -> posix::Result<()> {
             self.0.mkdir(path, mode)
         }
-        fn truncate(&self, _: Handle, _: u64) -> posix::Result<()> {
-            unimplemented!()
+        fn truncate(&self, file: Handle, length: u64) -> posix::Result<()> {
+            self.note("truncate").truncate(file, length)
         }
         fn sync(&self) -> posix::Result<()> {
-            unimplemented!()
+            self.note("sync").sync()
         }
-        fn stat_link(&self, _: &[u8]) -> posix::Result<Attributes> {
-            unimplemented!()
+        fn stat_link(&self, path: &[u8]) -> posix::Result<Attributes> {
+            self.note("stat_link").stat_link(path)
         }
-        fn access(&self, _: &[u8], _: u32) -> posix::Result<()> {
-            unimplemented!()
+        fn access(&self, path: &[u8], wanted: u32) -> posix::Result<()> {
+            self.note("access").access(path, wanted)
         }
-        fn rmdir(&self, _: &[u8]) -> posix::Result<()> {
-            unimplemented!()
+        fn rmdir(&self, path: &[u8]) -> posix::Result<()> {
+            self.note("rmdir").rmdir(path)
         }
-        fn rename(&self, _: &[u8], _: &[u8], _: u32) -> posix::Result<()> {
-            unimplemented!()
+        fn rename(&self, from: &[u8], to: &[u8], flags: u32) -> posix::Result<()> {
+            self.note("rename").rename(from, to, flags)
         }
-        fn link(&self, _: &[u8], _: &[u8]) -> posix::Result<()> {
-            unimplemented!()
+        fn link(&self, from: &[u8], to: &[u8]) -> posix::Result<()> {
+            self.note("link").link(from, to)
         }
-        fn symlink(&self, _: &[u8], _: &[u8]) -> posix::Result<()> {
-            unimplemented!()
+        fn symlink(&self, target: &[u8], path: &[u8]) -> posix::Result<()> {
+            self.note("symlink").symlink(target, path)
         }
-        fn read_link(&self, _: &[u8]) -> posix::Result<Vec<u8>> {
-            unimplemented!()
+        fn read_link(&self, path: &[u8]) -> posix::Result<Vec<u8>> {
+            self.note("read_link").read_link(path)
         }
-        fn chmod(&self, _: &[u8], _: u32) -> posix::Result<()> {
-            unimplemented!()
+        fn chmod(&self, path: &[u8], mode: u32) -> posix::Result<()> {
+            self.note("chmod").chmod(path, mode)
         }
-        fn read_directory(&self, _: &[u8], _: &mut dyn FnMut(&[u8], u64)) -> posix::Result<()> {
-            unimplemented!()
+        fn read_directory(&self, path: &[u8], entry: &mut dyn FnMut(&[u8], u64)) -> posix::Result<()> {
+            self.note("read_directory").read_directory(path, entry)
         }
-        fn path_of(&self, _: &[u8]) -> posix::Result<Vec<u8>> {
-            unimplemented!()
+        fn path_of(&self, path: &[u8]) -> posix::Result<Vec<u8>> {
+            self.note("path_of").path_of(path)
         }
         fn drop_caches(&self) -> posix::Result<()> {
-            unimplemented!()
+            self.note("drop_caches").drop_caches()
         }
     }
 
