@@ -114,8 +114,10 @@ fn jobs_make_one_report_and_an_interrupted_one_continues() {
 
     let again = lab(&report);
     assert!(again.status.success() && stderr(&again).contains("soupfs-fig3"), "{}", stderr(&again));
+    assert!(lab(&[&part[..], &["--force"]].concat()).status.success());
     let other = lab(&[&report[..1], &["--quick", "--clock"], &report[3..]].concat());
     assert!(other.status.success() && stderr(&other).contains("soupfs-fig3"), "of other times: {}", stderr(&other));
+    assert!(stderr(&other).contains("another build, size or clock"), "why again: {}", stderr(&other));
 }
 
 #[test]

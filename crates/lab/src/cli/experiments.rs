@@ -41,6 +41,22 @@ pub fn run(arguments: &Experiments) -> Result<()> {
     done
 }
 
+/// What an interrupted report has of experiments.
+fn kept_parts(directory: &Path, chosen: &[&Experiment], made_by: &str) -> Vec<Option<Part>> {
+    let kept = |experiment: &&Experiment| {
+        let text = std::fs::read_to_string(part_of(directory, experiment)).ok()?;
+        Part::from_text(&text, made_by).filter(|part| part.name == experiment.name && !part.has_failed)
+    };
+    let parts: Vec<_> = chosen.iter().map(kept).collect();
+    let is_other =
+        |(part, experiment): &(&Option<Part>, &&Experiment)| part.is_none() && part_of(directory, experiment).exists();
+    let others = parts.iter().zip(chosen).filter(is_other).count();
+    if others > 0 {
+        eprintln!("{} of the report failed, or has another build, size or clock: again", counted(others, "experiment"));
+    }
+    parts
+}
+
 /// Runs experiments, and prints the findings of a single one. After each it writes the report. A
 /// failed one is a section of the report, and the others go on.
 fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag) -> Result<()> {
@@ -48,11 +64,7 @@ fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag
     let made_by = made_by(arguments);
     let parts: Mutex<Vec<Option<Part>>> = Mutex::new(vec![None; chosen.len()]);
     if let (Some(directory), true) = (&arguments.out, arguments.resume) {
-        let kept = |experiment: &&Experiment| {
-            let text = std::fs::read_to_string(part_of(directory, experiment)).ok()?;
-            Part::from_text(&text, &made_by).filter(|part| part.name == experiment.name && !part.has_failed)
-        };
-        *lock(&parts) = chosen.iter().map(kept).collect();
+        *lock(&parts) = kept_parts(directory, chosen, &made_by);
     }
     // With several jobs, first those that may run beside each other, then each of the others alone.
     let is_beside = |index: &usize| arguments.jobs > 1 && !chosen[*index].is_alone;

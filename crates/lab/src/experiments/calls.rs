@@ -8,7 +8,7 @@ use super::loops::{
     stat, time, unlink,
 };
 use super::machine::{Machine, Plan, Result, Slow, Subject, machine, populated};
-use super::recorded::{VirtualMeter, VirtualTimes, add_columns, names_recorded};
+use super::recorded::{VirtualTimes, add_columns, names_recorded, virtual_times};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::ablation::Variant;
 use crate::nova::Nova;
@@ -149,21 +149,12 @@ fn measure(
 
 /// The calls in virtual time, by subject.
 fn measure_virtual(bench: &Bench<'_>, subjects: &[Subject], files: u64) -> Result<Vec<VirtualTimes>> {
-    let memories = bench.virtual_memories(&memories::MEMORIES);
-    let mut all = Vec::new();
-    if memories.is_empty() {
-        return Ok(all);
-    }
-    for subject in subjects {
-        bench.step(&format!("{}, virtual time", subject.name()))?;
-        let mut meter = VirtualMeter::new(bench.size, memories, files)?;
-        let paths = Paths::new(names_recorded(bench.size).min(files));
-        let mut machine = machine(*subject, paths.plan())?;
+    let paths = Paths::new(names_recorded(bench.size).min(files));
+    virtual_times(bench, &memories::MEMORIES, subjects, files, &|subject, meter| {
+        let mut machine = machine(subject, paths.plan())?;
         populate(&*machine, &paths)?;
-        round(&mut *machine, Delays::default(), &paths, &mut meter)?;
-        all.push(meter.times());
-    }
-    Ok(all)
+        round(&mut *machine, Delays::default(), &paths, meter)
+    })
 }
 
 // --- DirectFS, Table II -----------------------------------------------------------------------

@@ -10,10 +10,10 @@
 //!   if those of all calls fit there, else in memory. After calls that do not count, the nearer
 //!   caches have what all calls share.
 
-use super::Size;
 use super::findings::{Findings, Medium};
 use super::loops::{Act, Meter, per_call};
 use super::machine::{Machine, Result, Subject};
+use super::{Bench, Size};
 use crate::virtual_time::clock::Content;
 use crate::virtual_time::kernel::KERNEL;
 use crate::virtual_time::memories::Memory;
@@ -110,6 +110,26 @@ impl VirtualTimes {
     pub fn microseconds(&self, row: &str, memory: usize) -> Option<f64> {
         self.rows.get(row)?.0.get(memory).map(|ps| ps / 1e6)
     }
+}
+
+/// The times of each subject in these memories, if virtual time was asked for. `work` sets a
+/// machine up, and runs a round of an experiment with `calls` calls of each row.
+pub fn virtual_times(
+    bench: &Bench<'_>,
+    memories: &'static [Memory],
+    subjects: &[Subject],
+    calls: u64,
+    work: &dyn Fn(Subject, &mut VirtualMeter) -> Result<()>,
+) -> Result<Vec<VirtualTimes>> {
+    let memories = bench.virtual_memories(memories);
+    let subjects = if memories.is_empty() { &[] } else { subjects };
+    let of = |subject: &Subject| {
+        bench.step(&format!("{}, virtual time", subject.name()))?;
+        let mut meter = VirtualMeter::new(bench.size, memories, calls)?;
+        work(*subject, &mut meter)?;
+        Ok(meter.times())
+    };
+    subjects.iter().map(of).collect()
 }
 
 /// Meters a round of an experiment in virtual time.

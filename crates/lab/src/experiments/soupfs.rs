@@ -3,7 +3,7 @@
 use super::findings::{Claim, Findings, Plot, Sense, Series, Unit};
 use super::loops::{Act, Measured, Meter, create, lines_notes, measures, mkdir, rmdir, unlink};
 use super::machine::{Machine, Plan, Result, Subject, machine};
-use super::recorded::{VirtualMeter, VirtualTimes, add_columns};
+use super::recorded::{VirtualTimes, add_columns, virtual_times};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::virtual_time::memories::{self, Memory, NVDIMM};
 use pmem::Delays;
@@ -42,25 +42,21 @@ fn paths(size: Size) -> Vec<Vec<u8>> {
     (0..names(size)).map(|index| format!("/directory/name{index}").into_bytes()).collect()
 }
 
+fn made(subject: Subject, size: Size) -> Result<Box<dyn Machine>> {
+    let machine = machine(subject, plan(size))?;
+    machine.with(&mut |calls| Ok(calls.mkdir(b"/directory", 0o755)?))?;
+    Ok(machine)
+}
+
 /// The calls in virtual time, by subject.
 fn measure_virtual(bench: &Bench<'_>, memories: &'static [Memory]) -> Result<Vec<VirtualTimes>> {
-    let memories = bench.virtual_memories(memories);
-    let mut all = Vec::new();
-    if memories.is_empty() {
-        return Ok(all);
-    }
-    for subject in SUBJECTS {
-        bench.step(&format!("{}, virtual time", subject.name()))?;
-        let paths = paths(bench.size);
-        let mut meter = VirtualMeter::new(bench.size, memories, paths.len() as u64)?;
-        let machine = machine(subject, plan(bench.size))?;
-        machine.with(&mut |calls| Ok(calls.mkdir(b"/directory", 0o755)?))?;
+    let paths = paths(bench.size);
+    virtual_times(bench, memories, &SUBJECTS, paths.len() as u64, &|subject, meter| {
+        let machine = made(subject, bench.size)?;
         // As by the clock, the first round fills caches and free lists.
         round(&*machine, &paths, &mut Measured::default())?;
-        round(&*machine, &paths, &mut meter)?;
-        all.push(meter.times());
-    }
-    Ok(all)
+        round(&*machine, &paths, meter)
+    })
 }
 
 fn measure(bench: &Bench<'_>, memories: &[Delays]) -> Result<Vec<Vec<Measured>>> {
@@ -68,12 +64,7 @@ fn measure(bench: &Bench<'_>, memories: &[Delays]) -> Result<Vec<Vec<Measured>>>
         return Ok(vec![vec![Measured::default(); SUBJECTS.len()]; memories.len()]);
     }
     let paths = paths(bench.size);
-    let mut machines = Vec::new();
-    for subject in SUBJECTS {
-        let machine = machine(subject, plan(bench.size))?;
-        machine.with(&mut |calls| Ok(calls.mkdir(b"/directory", 0o755)?))?;
-        machines.push(machine);
-    }
+    let mut machines = SUBJECTS.iter().map(|subject| made(*subject, bench.size)).collect::<Result<Vec<_>>>()?;
     let mut all = Vec::new();
     for delays in memories {
         bench.step(&memory_name(*delays))?;

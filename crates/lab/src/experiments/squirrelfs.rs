@@ -3,7 +3,7 @@
 use super::findings::{Claim, Findings, Measure, Plot, less};
 use super::loops::{Act, Measured, Meter, create, lines_notes, measures, mkdir, rmdir, stat, unlink};
 use super::machine::{Machine, Plan, Result, Subject, machine};
-use super::recorded::{VirtualMeter, VirtualTimes, add_columns};
+use super::recorded::{VirtualTimes, add_columns, virtual_times};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::calls::Calls;
 use crate::virtual_time::memories::{self, Memory, OPTANE};
@@ -111,22 +111,13 @@ fn round(machine: &mut dyn Machine, delays: Delays, paths: &[Vec<u8>], meter: &m
 }
 
 fn measure_virtual(bench: &Bench<'_>, memories: &'static [Memory]) -> Result<Vec<VirtualTimes>> {
-    let memories = bench.virtual_memories(memories);
-    let mut all = Vec::new();
-    if memories.is_empty() {
-        return Ok(all);
-    }
-    for subject in SUBJECTS {
-        bench.step(&format!("{}, virtual time", subject.name()))?;
-        let paths = paths(bench.size);
-        let mut meter = VirtualMeter::new(bench.size, memories, paths.len() as u64)?;
+    let paths = paths(bench.size);
+    virtual_times(bench, memories, &SUBJECTS, paths.len() as u64, &|subject, meter| {
         let mut machine = made(subject, bench.size)?;
         // As by the clock, the first round fills caches and free lists.
         round(&mut *machine, Delays::default(), &paths, &mut Measured::default())?;
-        round(&mut *machine, Delays::default(), &paths, &mut meter)?;
-        all.push(meter.times());
-    }
-    Ok(all)
+        round(&mut *machine, Delays::default(), &paths, meter)
+    })
 }
 
 fn measure(bench: &Bench<'_>) -> Result<Vec<Vec<Measured>>> {
