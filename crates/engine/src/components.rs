@@ -102,9 +102,6 @@ components! {
 
     /// Reads and writes bodies and extended attributes of files. See `file`.
     Files files
-
-    /// Registers watches and reports events to them. See `watch`.
-    Watches watches
 }
 
 components! {

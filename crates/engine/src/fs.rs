@@ -81,6 +81,13 @@ impl<M: Memory> Fs<M> {
         self.platform
     }
 
+    /// Whether the layer above wants to know what changes. Each change reads it. Of the end of
+    /// inodes the engine notifies it: [`Platform::inode_ended`].
+    #[inline(always)]
+    pub fn is_watched(&self) -> bool {
+        self.header().is_ok_and(|header| header.watched.load(Relaxed) != 0)
+    }
+
     /// The image's epoch: counts the attaches that built a DRAM region.
     pub fn epoch(&self) -> u32 {
         self.epoch

@@ -60,7 +60,6 @@ mod sync;
 mod testing;
 pub mod text;
 mod times;
-pub mod watch;
 
 pub use ablation_options::{Ablation, LogLocks, Tree};
 pub use attach::{
@@ -71,7 +70,6 @@ pub use attach::{
 pub use attributes::{Attributes, CacheReport, Changes, Protection, SpaceReport};
 pub use components::{
     Allocator, BlockMap, Files, ImageRecovery, Maintenance, NameIndex, Processes, Provider, Reaper, Recycler, Renames,
-    Watches,
 };
 pub use directory::{
     DirectoryEntry, DirectoryHint, NameLocation, NewNode, RenameFlags, ValidationStamp, Visit, VisitedFile,
@@ -83,6 +81,6 @@ pub use file::{
 pub use file_flags::FileFlags;
 pub use fs::{Fs, Node, Thread};
 pub use liveness::Liveness;
-pub use lock::CommitGuard;
-pub use platform::Platform;
+pub use lock::{CommitGuard, LockGuard};
+pub use platform::{Platform, Reporter};
 pub use slot_owner::SlotOwner;

@@ -68,24 +68,27 @@ impl<M: Memory> Fs<M> {
     /// What the owner of a lock is doing, for messages.
     #[cold]
     fn lock_reason(&self, word: &AtomicU32) -> &'static str {
-        self.lock_reason_at(self.dram.region().offset_of(word))
+        self.lock_reason_at(self.dram.region().offset_of(word)).unwrap_or("holds a lock")
     }
 
     /// The owner of a lock, and what it is doing, given the word of the DRAM region on which a
     /// thread sleeps. `None`: it is not the word of a lock, or no thread owns it now.
     pub fn awaited_lock(&self, offset: u64) -> Option<(Owner, &'static str)> {
-        let layout = &self.dram.layout;
-        let of_others = [layout.upper..layout.block_bits, layout.upper_files..layout.cachelets, layout.slots..u64::MAX];
-        if of_others.iter().any(|area| area.contains(&offset)) {
-            return None;
-        }
+        let reason = self.lock_reason_at(offset)?;
         let ticket = self.dram_word(offset).ok()?.load(Relaxed);
         let owner = self.slot_owner(ticket.checked_sub(1)?).ok()??;
-        Some((owner, self.lock_reason_at(offset)))
+        Some((owner, reason))
     }
 
-    fn lock_reason_at(&self, offset: u64) -> &'static str {
+    /// `None`: it is not the word of a lock.
+    fn lock_reason_at(&self, offset: u64) -> Option<&'static str> {
         let layout = &self.dram.layout;
+        if (layout.upper..layout.block_bits).contains(&offset) {
+            return self.platform.upper_lock_reason(offset - layout.upper);
+        }
+        if (layout.upper_files..layout.cachelets).contains(&offset) || offset >= layout.slots {
+            return None;
+        }
         let is_in = |area: u64, count: u64, size: usize| (area..area + count * size as u64).contains(&offset);
         let named = [
             (
@@ -102,14 +105,13 @@ impl<M: Memory> Fs<M> {
                 offset == core::mem::offset_of!(DramHeader, commit_lock) as u64,
                 "is writing a commit to the disk, or making the image larger",
             ),
-            (offset == layout.watches, "is changing watches"),
         ];
-        named.into_iter().find_map(|(is, reason)| is.then_some(reason)).unwrap_or("is allocating inodes")
+        named.into_iter().find_map(|(is, reason)| is.then_some(reason)).or(Some("is allocating inodes"))
     }
 }
 
 /// A held lock. Dropping it releases it with a plain store, and wakes only if a thread sleeps.
-pub(crate) struct LockGuard<'f> {
+pub struct LockGuard<'f> {
     word: &'f AtomicU32,
     waiters: &'f AtomicU32,
     /// The entry of the slot that names the lock.
@@ -147,9 +149,9 @@ pub struct CommitGuard<'f> {
 }
 
 impl<'f, M: Memory> SlotOwner<'f, M> {
-    /// Takes a lock: spins briefly, then sleeps.
+    /// Takes a lock, which lies in the DRAM region: spins briefly, then sleeps.
     #[inline]
-    pub(crate) fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
+    pub fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
         loop {
             if let Some(held) = self.lock_with(Patience::Endless, word, waiters)? {
                 return Ok(held);

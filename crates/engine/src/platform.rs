@@ -1,9 +1,23 @@
 //! Services that the engine needs from the operating system: time, sleeping, and the liveness of
 //! threads and processes.
 
-use crate::dram::Owner;
+use crate::dram::{Dram, Owner};
+use crate::format::FileKind;
 use crate::sync::AtomicU32;
 use pmem::Sleeping;
+
+/// What the layer above needs of a thread to report what it changes to other processes.
+#[derive(Clone, Copy)]
+pub struct Reporter<'f> {
+    /// The DRAM region.
+    pub dram: &'f Dram,
+    /// Services of the operating system.
+    pub platform: &'static dyn Platform,
+    /// The description of the lock file ([`crate::liveness`]); negative: there is none.
+    pub lock_file: i32,
+    /// For which thread of another process the thread acts; zero: for itself.
+    pub requester: u32,
+}
 
 /// Services of the process that hosts the engine. All must be callable inside a signal handler: no
 /// allocation, no locks.
@@ -63,11 +77,12 @@ pub trait Platform: Sync {
     /// Reports, once per long wait, that the calling thread waits for another one. Without an owner
     /// it is not known which. `reason` completes "which ...".
     fn report_wait(&self, _owner: Option<Owner>, _reason: &str) {}
-    /// Makes the descriptors readable that belong to a group of watches ([`crate::watch`]), by a
-    /// touch of its wake file, or by an open of it. `description`: that of the lock file. Returns
-    /// whether that succeeded.
-    fn signal_watchers(&self, _description: i32, _group: u32, _opens: bool) -> bool {
-        false
+    /// An inode has ended while [`crate::Fs::is_watched`].
+    fn inode_ended(&self, _by: Reporter<'_>, _number: u64, _generation: u32, _kind: Option<FileKind>) {}
+    /// What the owner of one of the engine's locks does, where the lock lies in the area for the
+    /// layers above. `offset`: from the start of that area. `None`: there is no such lock.
+    fn upper_lock_reason(&self, _offset: u64) -> Option<&'static str> {
+        None
     }
     /// A number that cannot be predicted.
     fn random(&self) -> u64;

@@ -71,23 +71,10 @@ impl<'f, M: Memory> Provider<'f, M> {
         Ok(())
     }
 
-    /// Whether a byte of the DRAM region is provided. What is not was never written: it is zero.
-    #[inline(always)]
-    pub(crate) fn is_provided(self, at: u64) -> Result<bool> {
-        let (word, bit) = self.dram.provided(at / CHUNK_BYTES)?;
-        Ok(word.load(Acquire) & bit != 0)
-    }
-
     /// Provides bytes of the area for the layers above, counted from its start.
     #[inline]
     pub fn provide_upper(self, (at, bytes): (u64, u64)) -> Result<()> {
         self.provide(self.dram.layout.upper + at, bytes)
-    }
-
-    /// Whether a byte of that area is provided.
-    #[inline(always)]
-    pub fn is_upper_provided(self, at: u64) -> bool {
-        self.is_provided(self.dram.layout.upper + at).unwrap_or(false)
     }
 
     /// In a fresh region: provides what has no allocator.

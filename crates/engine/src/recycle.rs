@@ -38,11 +38,9 @@ use crate::components::Recycler;
 use crate::dram::{RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
 use crate::epoch::GRACE_PERIOD_EPOCHS;
 use crate::error::{Error, Result};
-use crate::format::FileKind;
 use crate::fs::Thread;
 use crate::redo::WordChange;
 use crate::step::step;
-use crate::watch::FileId;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory};
@@ -144,26 +142,17 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         step();
         self.owner.slot.retired_end.store(end + 1, Release);
         if kind == RetiredKind::Inode && self.owner.fs.is_watched() {
-            self.notify_end(a, b);
+            self.report_end(a, b);
         }
     }
 
-    /// Notifies watches that an inode has ended. Marks were notified of a directory's end when its
-    /// name was removed.
+    /// Reports the end of an inode to the layer above.
     #[cold]
-    fn notify_end(self, number: u64, cachelet: u64) {
-        self.owner.watches().end_watches(number);
-        if self.owner.fs.has_marks()
-            && let Ok(file) = self
-                .owner
-                .fs
-                .dram()
-                .cachelet(cachelet as u32)
-                .and_then(|cachelet| self.owner.fs.protection_of(cachelet))
-            && file.kind() != Some(FileKind::Directory)
-        {
-            self.owner.watches().end_marks(FileId { number, generation: file.generation }, false);
-        }
+    fn report_end(self, number: u64, cachelet: u64) {
+        let fs = self.owner.fs;
+        let file = fs.dram.cachelet(cachelet as u32).and_then(|cachelet| fs.protection_of(cachelet));
+        let (generation, kind) = file.map_or((0, None), |file| (file.generation, file.kind()));
+        fs.platform.inode_ended(self.owner.reporter(), number, generation, kind);
     }
 
     /// [`Recycler::retire`] for what a lock that a stopped thread holds keeps from being freed.

@@ -10,7 +10,9 @@ use crate::alloc::owned_by_slot;
 use crate::dram::{Cachelet, ThreadSlot};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Node};
+use crate::platform::Reporter;
 use core::cell::Cell;
+use core::sync::atomic::Ordering::Relaxed;
 use pmem::{Direct, Memory};
 
 /// See the module.
@@ -101,8 +103,10 @@ impl<'f, M: Memory> SlotOwner<'f, M> {
         self.requester.set(requester);
     }
 
-    pub(crate) fn requester(&self) -> u32 {
-        self.requester.get()
+    /// What the layer above needs to report a change that the thread makes.
+    pub fn reporter(&self) -> Reporter<'f> {
+        let lock_file = self.fs.liveness.description.load(Relaxed);
+        Reporter { dram: &self.fs.dram, platform: self.fs.platform, lock_file, requester: self.requester.get() }
     }
 
     /// The owner word for blocks that are allocated now.

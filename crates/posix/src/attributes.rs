@@ -6,8 +6,8 @@ use crate::errno::{Errno, Result};
 use crate::file_flags::KEEP_ATTRIBUTES;
 use crate::open_file::OpenFile;
 use crate::path::{LastLink, Outcome, PathBuffer, WalkStart, inside};
+use crate::watch::event;
 use engine::format::{FileKind, NAME_BYTES_MAX};
-use engine::watch::event;
 use engine::{Attributes, Changes, Error, FileFlags, Node, Protection};
 use pmem::{BLOCK_BYTES, Memory};
 

@@ -5,9 +5,9 @@ use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use crate::process::leases_of;
+use crate::watch::event;
 use core::sync::atomic::Ordering::SeqCst;
 use engine::format::FileKind;
-use engine::watch::event;
 use engine::{AllocateMode, Error, FileFlags, Node, SeekWhat};
 use pmem::{BLOCK_BYTES, Memory};
 

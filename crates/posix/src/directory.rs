@@ -3,8 +3,8 @@
 use crate::caller::Caller;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
+use crate::watch::event;
 use engine::format::{FIRST_COOKIE, FileKind};
-use engine::watch::event;
 use engine::{DirectoryEntry, Node};
 use pmem::Memory;
 

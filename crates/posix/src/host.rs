@@ -10,12 +10,14 @@
 use crate::child_numbers;
 use crate::commits::SLEEPING;
 use crate::huge_pages::HUGE_PAGES;
+use crate::watch::{FileId, WATCHES_AT, Watches};
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
-use engine::Platform;
 use engine::dram::{HUGE_PAGE_BYTES, Owner};
+use engine::format::FileKind;
+use engine::{Platform, Reporter};
 use pmem::Sleeping;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -366,24 +368,13 @@ impl Platform for LinuxPlatform {
         }
     }
 
-    fn signal_watchers(&self, description: i32, group: u32, opens: bool) -> bool {
-        if description < 0 {
-            return false;
-        }
-        let mut name = Line::<24> { bytes: [0; 24], length: 0 };
-        if write_wake_name(&mut name, group).is_err() {
-            return false;
-        }
-        let Ok(name) = CStr::from_bytes_until_nul(&name.bytes) else { return false };
-        let description = child_numbers::own(description);
-        // SAFETY: the process's descriptor of the lock file is open while it uses the region.
-        let lock_directory = unsafe { BorrowedFd::borrow_raw(description) };
-        if opens {
-            return open_and_close(description, name);
-        }
-        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
-        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
-        rustix::fs::utimensat(lock_directory, name, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    fn inode_ended(&self, by: Reporter<'_>, number: u64, generation: u32, kind: Option<FileKind>) {
+        Watches::inode_ended(by, FileId { number, generation }, kind);
+    }
+
+    fn upper_lock_reason(&self, offset: u64) -> Option<&'static str> {
+        // The first word of the tables.
+        (offset == WATCHES_AT).then_some("is changing watches")
     }
 
     fn random(&self) -> u64 {
@@ -441,24 +432,6 @@ fn provide_each(address: *mut u8, length: usize) -> bool {
         };
         added != Err(Errno::FAULT)
     })
-}
-
-/// Writes the name of the file in the meeting directory that wakes a group of watches, relative to
-/// the lock directory in it that each process has open.
-pub fn write_wake_name(into: &mut impl Write, group: u32) -> core::fmt::Result {
-    write!(into, "../{WAKE_PREFIX}{group:08x}")
-}
-
-/// Start of the names of [`write_wake_name`].
-const WAKE_PREFIX: &str = "watch-";
-
-/// Opens a file and closes it: a change of attributes raises no event for some watchers.
-fn open_and_close(directory: i32, name: &CStr) -> bool {
-    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: a terminated name that outlives the call, which changes no memory.
-    let opened = unsafe { system_call(libc::SYS_openat, [directory as u64, name.as_ptr() as u64, flags as u64]) };
-    // SAFETY: the descriptor was just opened and has no other owner.
-    opened >= 0 && unsafe { system_call(libc::SYS_close, [opened as u64, 0, 0]) } == 0
 }
 
 /// A short text in a buffer on the stack.

@@ -24,7 +24,6 @@ mod fast_path;
 mod file_flags;
 pub mod host;
 mod huge_pages;
-mod marks;
 mod names;
 #[cfg(feature = "std")]
 mod observed_path;
@@ -35,7 +34,7 @@ mod path_cache;
 pub mod process;
 mod storage;
 mod user_namespace;
-mod watch;
+pub mod watch;
 mod xattr;
 
 pub use attributes::{FileSystemStatus, TimeToSet};

@@ -1,9 +1,9 @@
 //! Open file descriptions, as plain data for shared memory.
 
+use crate::watch::group_flag::MARKS;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::format::FileKind;
-use engine::watch::group_flag::MARKS;
 use engine::{DirectoryHint, Node};
 
 /// An open file description: the state that descriptors from one `open` share.
@@ -85,7 +85,7 @@ pub const INTERNAL_FLAGS: i32 = SILENT as i32 | CREATED;
 /// Flags of a fanotify descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkGroupFlags {
-    /// Flags of fanotify_init, and of `engine::watch`.
+    /// Flags of fanotify_init, and of `crate::watch`.
     pub group: u32,
     /// Flags of the descriptors in its events.
     pub event: u32,
@@ -114,7 +114,7 @@ impl OpenFile {
     }
 
     /// The description of an inotify or fanotify descriptor, which the kernel serves except for its
-    /// watches (`engine::watch`). `node` is the root: each description has a file. `key` names the
+    /// watches (`crate::watch`). `node` is the root: each description has a file. `key` names the
     /// group of its watches, `flags` that of fanotify.
     pub fn watcher(node: Node, key: u64, flags: Option<MarkGroupFlags>) -> OpenFile {
         let file = OpenFile::new(node, FileKind::Fifo, libc::O_RDONLY);

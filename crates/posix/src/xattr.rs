@@ -5,9 +5,9 @@ use crate::components::Xattrs;
 use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
 use crate::file_flags::KEEP_ATTRIBUTES;
+use crate::watch::event;
 use engine::Node;
 use engine::format::FileKind;
-use engine::watch::event;
 use pmem::Memory;
 
 /// Longest name of an attribute, with its namespace.

@@ -237,7 +237,7 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Option<Flushed>> {
     })?;
     flushed = flushed.and(write_words(pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |index| {
         let at = fs.dram.layout.inode_bits + index * 8;
-        if fs.provider().is_provided(at)? { Ok(fs.dram.inode_word(index)?.load(Acquire)) } else { Ok(0) }
+        if fs.dram.is_provided(at)? { Ok(fs.dram.inode_word(index)?.load(Acquire)) } else { Ok(0) }
     })?);
     if any_shared && !listed {
         return Ok(Some(flushed.and(set_figures(pm, fs.superblock()?, &Snapshot::default()))));

@@ -9,7 +9,7 @@ use pmem::Layout;
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised when anything in the DRAM region changes its meaning: programs of different versions do
 /// not share a region.
-pub const DRAM_VERSION: u64 = 33;
+pub const DRAM_VERSION: u64 = 34;
 
 /// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,8 @@ pub struct DramHeader {
     pub buckets: AtomicU64,
     /// Thread slots that were ever used.
     pub slots_high: AtomicU64,
-    /// Which watches there are, as bits ([`crate::watch`]). Each change reads it.
+    /// Nonzero: the layer above wants to know what changes ([`crate::Fs::is_watched`]). Its bits
+    /// are that layer's.
     pub watched: AtomicU64,
     /// Thread slots of this region.
     pub slots_max: AtomicU64,

@@ -36,8 +36,8 @@ pub use slot_map::SlotMap;
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
 use crate::sync::{AtomicU32, AtomicU64};
-use crate::watch::layout::WATCH_BYTES;
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Acquire;
 use pmem::{BLOCK_BYTES, BadOffset, Direct, Layout, Pm, Region, Sleeping, Tracking};
 
 /// Bytes of a huge page.
@@ -56,7 +56,7 @@ const CACHELETS_READY: u64 = 2048;
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
 /// Bytes of the area for the layers above, without their per-file records. Sparse, like all areas.
-pub const UPPER_BYTES: u64 = 768 << 20;
+pub const UPPER_BYTES: u64 = 832 << 20;
 /// Bytes at the start of that area that attach provides.
 pub const UPPER_START_BYTES: u64 = 16 << 10;
 /// Bytes of the layers above per cachelet.
@@ -124,8 +124,8 @@ pub struct DramLayout {
     pub slot_map: u64,
     /// The header of the image's tracking area.
     pub tracking_header: u64,
-    /// Area for the layers above (open files, processes, locks). It begins in the first chunk:
-    /// each page fault of a start maps what lies close together.
+    /// Area for the layers above (open files, processes, locks, watches). It begins in the first
+    /// chunk: each page fault of a start maps what lies close together.
     pub upper: u64,
     /// A bit per block, set: in use.
     pub block_bits: u64,
@@ -162,8 +162,6 @@ pub struct DramLayout {
     pub slots: u64,
     /// Number of thread slots.
     pub slots_max: u64,
-    /// Watches and their queues.
-    pub watches: u64,
     /// A bit per [`CHUNK_BYTES`] of the region before this area, set: its memory was provided.
     pub provided: u64,
     /// The [`Tracking`] area of the image without its header, in use while a snapshot is taken of
@@ -217,7 +215,6 @@ impl DramLayout {
             cachelets_max,
             slots: reserve(slots_max * size_of::<ThreadSlot>() as u64, CHUNK_BYTES),
             slots_max,
-            watches: reserve(WATCH_BYTES, 4096),
             provided: 0,
             tracking: 0,
             length: 0,
@@ -353,6 +350,19 @@ impl Dram {
     #[inline(always)]
     pub(crate) fn provided(&self, chunk: u64) -> Result<(&AtomicU64, u64)> {
         Ok((element(self.provided, chunk / 64)?, 1 << (chunk % 64)))
+    }
+
+    /// Whether a byte of the region is provided. What is not was never written: it is zero.
+    #[inline(always)]
+    pub(crate) fn is_provided(&self, at: u64) -> Result<bool> {
+        let (word, bit) = self.provided(at / CHUNK_BYTES)?;
+        Ok(word.load(Acquire) & bit != 0)
+    }
+
+    /// Whether a byte of the area for the layers above is provided, counted from its start.
+    #[inline(always)]
+    pub fn is_upper_provided(&self, at: u64) -> bool {
+        self.is_provided(self.layout.upper + at).unwrap_or(false)
     }
 
     /// Cachelet `index`.

@@ -1,7 +1,7 @@
 //! fanotify's notifications: one descriptor for marks on files of the kernel and of the mount.
 //!
 //! It works as `inotify` does, with the same invariants: the descriptor is the kernel's, marks on
-//! files of the mount and their events are in the DRAM region (`engine::watch`), and the kernel's
+//! files of the mount and their events are in the DRAM region (`posix::watch`), and the kernel's
 //! descriptor has a mark on a wake file. Which flags and masks are valid the kernel decides.
 
 use crate::abi::entry::{FDS_MAX, NATIVE, Verdict};
@@ -17,12 +17,12 @@ use crate::process::session::{Calling, Session};
 use crate::{server, status};
 use core::sync::atomic::AtomicU32;
 use engine::format::FileKind;
-use engine::watch::group_flag::{
-    HANDLES, REPORT_DIR_FID, REPORT_FD_ERROR, REPORT_FID, REPORT_NAME, REPORT_PIDFD, REPORT_TARGET_FID, UNPRIVILEGED,
-};
-use engine::watch::{FileId, METADATA_BYTES, MarkEvent, MarkFlags, NewMark, Taken, event};
 use engine::{Node, Thread};
 use posix::path::LastLink;
+use posix::watch::group_flag::{
+    HANDLES, REPORT_DIR_FID, REPORT_FD_ERROR, REPORT_FID, REPORT_NAME, REPORT_PIDFD, REPORT_TARGET_FID, UNPRIVILEGED,
+};
+use posix::watch::{FileId, METADATA_BYTES, MarkEvent, MarkFlags, NewMark, Taken, Watches, event};
 use posix::{Capabilities, Errno, MarkGroupFlags, Result, Want};
 
 /// More than an event of the kernel has: two names, their handles, and a pidfd.
@@ -169,7 +169,7 @@ fn mark_node(
             mask |= event::ON_CHILD;
         }
     }
-    let watches = caller.thread.watches();
+    let watches = Watches::of(caller.thread);
     let index = match watches.watch_group(group.key) {
         Some(index) if watches.wake_watch(index) != 0 => index,
         None if !adds => return Err(Errno::ENOENT),
@@ -178,9 +178,9 @@ fn mark_node(
     let (number, flags) = (node.number, MarkFlags(flags));
     let mark = NewMark { group: (index, group.key), number, mask, kept, flags, limit: limit() };
     if adds {
-        watches.add_mark(&mark)?
+        Watches::add_mark(caller.thread, &mark)?
     } else {
-        watches.remove_mark(&mark)?
+        Watches::remove_mark(caller.thread, &mark)?
     }
     Ok(0)
 }
@@ -194,8 +194,8 @@ fn limit() -> u32 {
 /// Makes the group of a descriptor, and has the kernel's descriptor watch its wake file. Threads
 /// that do so at a time do the same.
 fn make_group(thread: &Thread<'static>, fd: u32, group: Group) -> Result<u32> {
-    let MarkGroupFlags { group: flags, event: event_flags } = group.flags;
-    let index = thread.watches().make_mark_group(group.key, sys::effective_user(), flags, event_flags)?;
+    let MarkGroupFlags { group: flags, event } = group.flags;
+    let index = Watches::make_mark_group(thread, (group.key, sys::effective_user()), (flags, event))?;
     let file = WakeFile::make(index)?;
     mark_wake_file(fd, flags, &file)?;
     let seen = file.status();
@@ -203,8 +203,8 @@ fn make_group(thread: &Thread<'static>, fd: u32, group: Group) -> Result<u32> {
         0 => [seen.st_ino, seen.st_dev],
         _ => [handle_of(&file, file.name()), handle_of(&file, b"..\0")],
     };
-    thread.watches().set_wake_handles(index, known);
-    thread.watches().set_wake_watch(index, 1, seen.st_ino);
+    Watches::of(thread).set_wake_handles(index, known);
+    Watches::of(thread).set_wake_watch(index, 1, seen.st_ino);
     Ok(index)
 }
 
@@ -244,9 +244,10 @@ fn flush(call: &mut Call<'_>, flags: u32) -> Result<Verdict> {
     }
     let session = call.begin()?.session;
     let Some(group) = Group::of(&session, fd) else { return Ok(verdict) };
-    let watches = session.caller.thread.watches();
+    let thread = session.caller.thread;
+    let watches = Watches::of(thread);
     let Some(index) = watches.watch_group(group.key) else { return Ok(verdict) };
-    watches.flush_marks(group.key, MarkFlags(flags))?;
+    Watches::flush_marks(thread, group.key, MarkFlags(flags))?;
     mark_wake_file(fd, group.flags.group, &WakeFile::make(index)?)?;
     // A touch in between was lost.
     watches.disarm_group(index, group.key)?;
@@ -305,7 +306,7 @@ impl Reader<'_> {
         }
         let events = UserSlice::new(self.into.address + start as u64, length)?;
         let mut event = [0u8; KERNEL_EVENT_BYTES_MAX];
-        let known = self.session.caller.thread.watches().wake_handles(self.into.group.0);
+        let known = Watches::of(self.session.caller.thread).wake_handles(self.into.group.0);
         let (mut from, mut to) = (0, 0);
         while from + METADATA_BYTES <= length {
             let bytes = events.read::<u32>(from)? as usize;
@@ -356,7 +357,7 @@ impl Reader<'_> {
         let mut event = MarkEvent::none();
         let result = loop {
             let room = self.into.length - total;
-            let taken = thread.watches().take_mark_event(group, |event| self.bytes_of(event) <= room, &mut event)?;
+            let taken = Watches::of(thread).take_mark_event(group, |event| self.bytes_of(event) <= room, &mut event)?;
             match taken {
                 Taken::Empty => break Ok(total),
                 Taken::TooLong if total == 0 => break Err(Errno::EINVAL),
@@ -369,7 +370,7 @@ impl Reader<'_> {
                 Err(error) => break Err(error),
             }
         };
-        thread.watches().rearm_group(group.0, group.1)?;
+        Watches::of(thread).rearm_group(group.0, group.1)?;
         result
     }
 
@@ -531,6 +532,6 @@ fn process_descriptor(process: u32) -> i32 {
 
 /// ioctl(fd, FIONREAD, address), of a fanotify descriptor.
 pub fn bytes_in_queue(thread: &Thread<'static>, group: (u32, u64)) -> Result<(usize, bool, usize)> {
-    let (bytes, has_wake_event) = thread.watches().mark_events_bytes(group)?;
+    let (bytes, has_wake_event) = Watches::of(thread).mark_events_bytes(group)?;
     Ok((bytes, has_wake_event, METADATA_BYTES))
 }

@@ -1,7 +1,7 @@
 //! inotify: one descriptor for watches on paths of the kernel and of the mount.
 //!
 //! The descriptor is the kernel's, so poll, epoll, dup, fork and signals are, too. Watches on files
-//! of the mount and their events are in the DRAM region (`engine::watch`). With the first of them
+//! of the mount and their events are in the DRAM region (`posix::watch`). With the first of them
 //! the kernel's descriptor gets a watch on a *wake file* in the meeting directory, which is
 //! touched when such an event arrives. A read removes the events of that watch and adds those of
 //! the region.
@@ -26,9 +26,9 @@ use crate::descriptors::{self, fd_numbers};
 use crate::process::session::{Calling, Session};
 use core::sync::atomic::AtomicU32;
 use engine::format::FileKind;
-use engine::watch::{EVENT_BYTES, NewWatch, Taken, WatchEvent, event};
-use engine::{Node, Thread, Watches};
+use engine::{Node, Thread};
 use posix::path::LastLink;
+use posix::watch::{EVENT_BYTES, NewWatch, Taken, WatchEvent, Watches, event};
 use posix::{Errno, Result, Want};
 
 /// Bits of a mask, of which a request needs one.
@@ -95,12 +95,12 @@ fn watch(caller: &Calling<'_>, node: Node, (fd, key): (u32, Option<u64>), mask: 
     }
     caller.access(node, Want::READ)?;
     let thread = caller.thread;
-    let group = match thread.watches().watch_group(key) {
-        Some(group) if thread.watches().wake_watch(group) != 0 => group,
+    let group = match Watches::of(thread).watch_group(key) {
+        Some(group) if Watches::of(thread).wake_watch(group) != 0 => group,
         _ => make_group(thread, fd, key)?,
     };
     let new = NewWatch { group: (group, key), number: node.number, mask, limit: limit() };
-    Ok(i64::from(thread.watches().add_watch(&new)?))
+    Ok(i64::from(Watches::add_watch(thread, &new)?))
 }
 
 /// The error of a descriptor without a description: the kernel knows whether it is open, and
@@ -118,7 +118,7 @@ fn refusal(fd: u32, mask: u32) -> Errno {
 /// Makes the group of a descriptor, and has the kernel's descriptor watch its wake file. Threads
 /// that do so at a time do the same.
 fn make_group(thread: &Thread<'static>, fd: u32, key: u64) -> Result<u32> {
-    let group = thread.watches().make_watch_group(key, sys::effective_user())?;
+    let group = Watches::make_watch_group(thread, (key, sys::effective_user()))?;
     let file = WakeFile::make(group)?;
     let mask = libc::IN_ATTRIB.into();
     // SAFETY: a terminated path that outlives the call, which changes no memory.
@@ -127,7 +127,7 @@ fn make_group(thread: &Thread<'static>, fd: u32, key: u64) -> Result<u32> {
     if watch < 0 {
         return Err(Errno(-watch as i32));
     }
-    thread.watches().set_wake_watch(group, watch as i32, file.status().st_ino);
+    Watches::of(thread).set_wake_watch(group, watch as i32, file.status().st_ino);
     Ok(group)
 }
 
@@ -146,14 +146,14 @@ pub fn rm_watch(call: &mut Call<'_>) -> Result<Verdict> {
     if session.process.mark_group_flags(fd).is_some() {
         return Ok(NATIVE);
     }
-    let Some(group) = thread.watches().watch_group(key) else { return Ok(NATIVE) };
-    if number == thread.watches().wake_watch(group) {
+    let Some(group) = Watches::of(thread).watch_group(key) else { return Ok(NATIVE) };
+    if number == Watches::of(thread).wake_watch(group) {
         return Err(Errno::EINVAL);
     }
-    if !Watches::<pmem::Direct>::is_own_watch(number) {
+    if !Watches::is_own_watch(number) {
         return Ok(NATIVE);
     }
-    thread.watches().remove_watch((group, key), number).map_err(|_| Errno::EINVAL)?;
+    Watches::remove_watch(thread, (group, key), number).map_err(|_| Errno::EINVAL)?;
     Ok(done(0))
 }
 
@@ -182,7 +182,7 @@ impl EventKind for Watched {
         start: usize,
         length: usize,
     ) -> Result<usize> {
-        let wake_watch = session.caller.thread.watches().wake_watch(into.group.0);
+        let wake_watch = Watches::of(session.caller.thread).wake_watch(into.group.0);
         Ok(start + without_wake_events(into.address + start as u64, length, wake_watch)?)
     }
 
@@ -218,7 +218,7 @@ fn add_events(thread: &Thread<'static>, into: &EventBuffer, mut total: usize) ->
     let mut event = WatchEvent::none();
     let mut has_ended = false;
     let taken = loop {
-        let taken = thread.watches().take_watch_event(group, key, into.length.saturating_sub(total), &mut event)?;
+        let taken = Watches::of(thread).take_watch_event(group, key, into.length.saturating_sub(total), &mut event)?;
         if taken != Taken::Event {
             break taken;
         }
@@ -229,9 +229,9 @@ fn add_events(thread: &Thread<'static>, into: &EventBuffer, mut total: usize) ->
         user_memory::fill(address + EVENT_BYTES as u64, &event.name()[..event.name_field_bytes()])?;
         total += event.bytes();
     };
-    thread.watches().rearm_group(group, key)?;
+    Watches::of(thread).rearm_group(group, key)?;
     if has_ended {
-        thread.watches().sweep_watches()?;
+        Watches::sweep_watches(thread)?;
     }
     if taken == Taken::TooLong && total == 0 { Err(Errno::EINVAL) } else { Ok(total) }
 }
@@ -243,7 +243,7 @@ pub fn bytes_to_read(call: &mut Call<'_>, address: u64) -> Result<Verdict> {
     let session = call.begin()?.session;
     let thread = session.caller.thread;
     let Some(key) = session.process.watch_key(fd) else { return Ok(NATIVE) };
-    let Some(group) = thread.watches().watch_group(key) else { return Ok(NATIVE) };
+    let Some(group) = Watches::of(thread).watch_group(key) else { return Ok(NATIVE) };
     let mut kernels = 0i32;
     // SAFETY: the kernel fills a number.
     let result = unsafe {
@@ -255,7 +255,7 @@ pub fn bytes_to_read(call: &mut Call<'_>, address: u64) -> Result<Verdict> {
     let (bytes, has_wake_event, event_bytes) = match session.process.mark_group_flags(fd) {
         Some(_) => fanotify::bytes_in_queue(thread, (group, key))?,
         None => {
-            let (bytes, has_wake_event) = thread.watches().watch_events_bytes(group, key)?;
+            let (bytes, has_wake_event) = Watches::of(thread).watch_events_bytes(group, key)?;
             (bytes, has_wake_event, EVENT_BYTES)
         }
     };

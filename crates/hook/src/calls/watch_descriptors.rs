@@ -6,12 +6,13 @@ use crate::abi::sys;
 use crate::call::{Call, blocking_call};
 use crate::calls::kernel_objects::meeting;
 use crate::descriptors::fd_numbers;
-use crate::handoff::{write_hexadecimal, write_number};
+use crate::handoff::write_number;
 use crate::process::session::Session;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Thread;
+use posix::watch::{Watches, wake_name};
 use posix::{MarkGroupFlags, OpenFile, Result};
 
 /// The limit of watches if the kernel does not show it.
@@ -47,11 +48,9 @@ impl WakeFile {
         let mut file = WakeFile { meeting: meeting()?, text: [0u8; PATH_BYTES], name: 0 };
         let mut number = [0u8; 20];
         let count = write_number(file.meeting, &mut number);
-        let mut digits = [0u8; 16];
-        write_hexadecimal(group.into(), &mut digits);
         let mut length = 0;
-        for part in [b"/proc/self/fd/", &number[..count], b"/", b"../watch-", &digits[8..]] {
-            file.name = if part == b"../watch-" { length } else { file.name };
+        for part in [b"/proc/self/fd/", &number[..count], b"/", &wake_name(group)] {
+            file.name = length;
             file.text[length..length + part.len()].copy_from_slice(part);
             length += part.len();
         }
@@ -98,7 +97,7 @@ pub fn received_key(thread: &Thread<'static>, fd: u32, room: &mut [u8]) -> Optio
         length += count;
     }
     let mut inodes = room[..length].split(|&byte| byte == b' ').filter_map(|word| word.strip_prefix(b"ino:"));
-    inodes.find_map(|digits| thread.watches().watch_key_of_wake_file(hexadecimal(digits)))
+    inodes.find_map(|digits| Watches::of(thread).watch_key_of_wake_file(hexadecimal(digits)))
 }
 
 /// The terminated path of a descriptor in a directory of /proc.
@@ -164,7 +163,7 @@ pub fn read(call: &mut Call<'_>, key: u64, (address, length): (u64, u64), kind: 
     let fd = call.frame.rdi as u32;
     loop {
         let has_events = {
-            let watches = call.begin()?.session.caller.thread.watches();
+            let watches = Watches::of(call.begin()?.session.caller.thread);
             watches.watch_group(key).is_some_and(|index| watches.rearm_group(index, key) == Ok(false))
         };
         // With events of the region there is nothing to wait for.
@@ -177,7 +176,7 @@ pub fn read(call: &mut Call<'_>, key: u64, (address, length): (u64, u64), kind: 
             return Ok(done(result));
         }
         let session = call.begin()?.session;
-        let watches = session.caller.thread.watches();
+        let watches = Watches::of(session.caller.thread);
         let Some(index) = watches.watch_group(key) else { return Ok(done(result)) };
         let into = EventBuffer { group: (index, key), address, length: length as usize };
         let from_kernel = kind.without_wake_events(&session, &into, 0, result.max(0) as usize)?;
@@ -198,7 +197,7 @@ fn consume_wake_events<K: EventKind>(
     kind: &K,
     mut total: usize,
 ) -> Result<usize> {
-    let (watches, (index, key)) = (session.caller.thread.watches(), into.group);
+    let (watches, (index, key)) = (Watches::of(session.caller.thread), into.group);
     while into.length - total >= K::BYTES && watches.is_drained(index, key)? && is_readable(fd) {
         let (at, room) = (into.address + total as u64, (into.length - total) as u64);
         // SAFETY: the kernel checks the program's buffer.

@@ -24,6 +24,7 @@ use crate::process::other_processes::status_of;
 use crate::process::session::Session;
 use crate::server::Server;
 use posix::process::FdToken;
+use posix::watch::Watches;
 use posix::{Errno, Result};
 
 /// `struct msghdr` of the kernel.
@@ -246,7 +247,7 @@ fn is_running(process: i32) -> bool {
 fn travels(session: &Session<'_>, fd: u32) -> Option<bool> {
     session.process.descriptor(fd)?;
     match session.process.watch_key(fd) {
-        Some(key) => session.caller.thread.watches().watch_group(key).map(|_| false),
+        Some(key) => Watches::of(session.caller.thread).watch_group(key).map(|_| false),
         None => Some(true),
     }
 }

@@ -493,8 +493,7 @@ fn dram_named_memory(dram: &Mapping, layout: &DramLayout) -> Vec<NamedMemory> {
     vec![
         NamedMemory::at("the DRAM region's header", base, size_of::<DramHeader>() as u64).fields(&header),
         area("map of thread slots, word", layout.slot_map, layout.tracking_header).each(8),
-        area("thread slot", layout.slots, layout.watches).each(size_of::<ThreadSlot>() as u64).fields(&slot),
-        area("watches", layout.watches, layout.provided),
+        area("thread slot", layout.slots, layout.provided).each(size_of::<ThreadSlot>() as u64).fields(&slot),
         area("bits of provided memory, word", layout.provided, layout.length).each(8),
         area("bits of free blocks, word", layout.block_bits, layout.groups).each(8),
         area("group of blocks", layout.groups, layout.slabs).each(size_of::<Group>() as u64),

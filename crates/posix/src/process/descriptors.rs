@@ -39,7 +39,7 @@ pub(super) const NO_REFERENCE: u32 = u32::MAX;
 impl<'f, M: Memory> Processes<'f, M> {
     /// The page with the word of `fd`, which is not inline; `None` if the page does not exist.
     fn page(&self, table: u32, fd: u32) -> Result<Option<&'f [AtomicU32]>> {
-        if !self.fs.provider().is_upper_provided(SharedTables::directory_part(table).0) {
+        if !self.fs.dram().is_upper_provided(SharedTables::directory_part(table).0) {
             return Ok(None);
         }
         let Some(page) = self.tables.page_link(table, fd)?.load(Acquire).checked_sub(1) else { return Ok(None) };

@@ -198,7 +198,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     pub(super) fn reap_all(&self, thread: &Thread<'f, M>) -> Result<u32> {
         let mut reaped = 0;
-        let reserved = self.fs.provider().is_upper_provided(SharedTables::slot_part(RESERVED_SLOT).0);
+        let reserved = self.fs.dram().is_upper_provided(SharedTables::slot_part(RESERVED_SLOT).0);
         let reserved = reserved.then_some(RESERVED_SLOT);
         for index in (0..self.tables.header().slots_high.load(Acquire).min(RESERVED_SLOT)).chain(reserved) {
             reaped += self.reap_if_dead(thread, index)? as u32;

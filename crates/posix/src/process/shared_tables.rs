@@ -9,11 +9,12 @@
 
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
+use crate::watch::WATCHES_AT;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use engine::Fs;
-use engine::dram::{SlotMap, UPPER_BYTES, UPPER_FILE_BYTES, UPPER_START_BYTES};
+use engine::dram::{SlotMap, UPPER_FILE_BYTES, UPPER_START_BYTES};
 use pmem::{Layout, Memory, Pm};
 
 /// Maximal number of processes.
@@ -344,7 +345,7 @@ struct FixedTables {
     mappings: [MappingNode; MAPPINGS as usize],
     tokens: [FdTokenEntry; TOKENS as usize],
 }
-const _: () = assert!(size_of::<FixedTables>() as u64 <= UPPER_BYTES);
+const _: () = assert!(size_of::<FixedTables>() as u64 <= WATCHES_AT);
 // Whatever provides the start of the area provides these.
 const _: () = assert!(core::mem::offset_of!(FixedTables, slots) <= UPPER_START_BYTES as usize);
 const _: () = assert!(
@@ -532,7 +533,7 @@ impl<'f> SharedTables<'f> {
         each: &mut dyn FnMut(u32) -> Result<()>,
     ) -> Result<()> {
         for index in 0..self.header().ends[kind as usize].load(Acquire).min(kind.count()) {
-            if !fs.provider().is_upper_provided(Self::entry_part(kind, index).0) {
+            if !fs.dram().is_upper_provided(Self::entry_part(kind, index).0) {
                 continue;
             }
             if self.claim_word(kind, index)?.load(Acquire) != 0 {

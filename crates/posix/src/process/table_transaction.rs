@@ -265,7 +265,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
     /// search before.
     #[inline(always)]
     fn claim_entry(&self, kind: TableKind, which: usize, index: u32, has_room: Option<&mut bool>) -> Result<bool> {
-        let is_provided = self.processes.fs.provider().is_upper_provided(SharedTables::entry_part(kind, index).0);
+        let is_provided = self.processes.fs.dram().is_upper_provided(SharedTables::entry_part(kind, index).0);
         // Without memory for more, entries that have some are as good.
         if !is_provided && !has_room.is_some_and(|has_room| self.provide_entry(kind, index, has_room)) {
             return Ok(false);

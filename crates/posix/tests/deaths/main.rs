@@ -17,6 +17,7 @@ use common::{ROOT, Scratch, Session};
 use engine::{Fs, Thread};
 use operations::{KEY, OPERATIONS, Operation, Scene, install};
 use posix::process::{Fork, Process, Processes, Usage};
+use posix::watch::Watches;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
@@ -210,7 +211,7 @@ impl Victim {
 /// The tables of an image, read from the file behind the DRAM region.
 struct Tables {
     file: std::fs::File,
-    areas: [std::ops::Range<u64>; 4],
+    areas: [std::ops::Range<u64>; 3],
     /// The file's touched pages, and its number of blocks when they were collected.
     pages: RefCell<(u64, Vec<Page>)>,
 }
@@ -233,7 +234,7 @@ impl Tables {
         // Files' marks and counts are in the first cachelets.
         let cachelets = layout.cachelets..layout.cachelets + 4096;
         let (tables, files) = (layout.upper..layout.block_bits, layout.upper_files..layout.cachelets);
-        let areas = [cachelets, tables, files, layout.watches..layout.provided];
+        let areas = [cachelets, tables, files];
         Tables { file: std::fs::File::open(path.join("region")).unwrap(), areas, pages: RefCell::default() }
     }
 
@@ -355,7 +356,7 @@ impl Stage<'_, '_> {
         self.parent.reap_fd_tokens(thread, &mut |_| false).unwrap();
         assert_eq!(self.all.usage().unwrap(), self.usage, "{name} killed {died}");
         assert!(!thread.fs().is_watched(), "{name} killed {died}: a watch remains");
-        assert_eq!(thread.watches().watch_group(KEY), None, "{name} killed {died}: a group of watches remains");
+        assert_eq!(Watches::of(thread).watch_group(KEY), None, "{name} killed {died}: a group of watches remains");
         if name.contains("no name") {
             // The name is removed, and only the scene's reference keeps the file.
             thread.release(self.scene.files[3], 1);

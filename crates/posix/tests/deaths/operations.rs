@@ -1,10 +1,10 @@
 //! The operations in which a process dies, and what precedes each.
 
 use engine::format::FileKind;
-use engine::watch::group_flag::REPORT_FID;
-use engine::watch::{MarkFlags, NewMark, NewWatch, event};
 use engine::{Node, Thread};
 use posix::process::{FileMapping, Fork, LockKind, LockRange, Process};
+use posix::watch::group_flag::REPORT_FID;
+use posix::watch::{MarkFlags, NewMark, NewWatch, Watches, event};
 use posix::{MarkGroupFlags, OpenFile};
 
 /// The environment of an operation: existing files, and a dead process that is not reaped yet.
@@ -78,21 +78,19 @@ fn mark_two_files(_: &Process<'_>, thread: &Thread<'_>, scene: &Scene) {
 }
 
 fn add_watch(thread: &Thread<'_>, node: Node) -> i32 {
-    let group = thread.watches().make_watch_group(KEY, 0).unwrap();
-    thread
-        .watches()
-        .add_watch(&NewWatch { group: (group, KEY), number: node.number, mask: event::ALL, limit: 9 })
-        .unwrap()
+    let group = Watches::make_watch_group(thread, (KEY, 0)).unwrap();
+    let new = NewWatch { group: (group, KEY), number: node.number, mask: event::ALL, limit: 9 };
+    Watches::add_watch(thread, &new).unwrap()
 }
 
 fn mark(thread: &Thread<'_>, node: Node) -> NewMark {
-    let group = thread.watches().make_mark_group(KEY, 0, REPORT_FID, 0).unwrap();
+    let group = Watches::make_mark_group(thread, (KEY, 0), (REPORT_FID, 0)).unwrap();
     let (number, mask, flags) = (node.number, event::ALL, MarkFlags(1));
     NewMark { group: (group, KEY), number, mask, kept: 0, flags, limit: 9 }
 }
 
 fn add_mark(thread: &Thread<'_>, node: Node) {
-    thread.watches().add_mark(&mark(thread, node)).unwrap();
+    Watches::add_mark(thread, &mark(thread, node)).unwrap();
 }
 
 fn attach(process: &Process<'_>, thread: &Thread<'_>, fd: u32) {
@@ -330,8 +328,8 @@ pub const OPERATIONS: &[Operation] = &[
             watch_two_files(process, thread, scene);
         },
         operate: |_, thread, scene| {
-            let group = thread.watches().watch_group(KEY).unwrap();
-            thread.watches().remove_watch((group, KEY), add_watch(thread, scene.files[0])).unwrap();
+            let group = Watches::of(thread).watch_group(KEY).unwrap();
+            Watches::remove_watch(thread, (group, KEY), add_watch(thread, scene.files[0])).unwrap();
         },
         own_references: 0,
     },
@@ -356,7 +354,7 @@ pub const OPERATIONS: &[Operation] = &[
             install_watcher(process, thread, MARKER);
             mark_two_files(process, thread, scene);
         },
-        operate: |_, thread, scene| thread.watches().remove_mark(&mark(thread, scene.files[0])).unwrap(),
+        operate: |_, thread, scene| Watches::remove_mark(thread, &mark(thread, scene.files[0])).unwrap(),
         own_references: 0,
     },
     Operation {

@@ -3,6 +3,7 @@
 use super::{ONE_HOLD, TableTransaction, TransactionStep};
 use crate::errno::{Errno, Result};
 use crate::process::{leases, locks};
+use crate::watch::Watches;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::Memory;
 
@@ -34,7 +35,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
     fn notify_watches(&self, file: &crate::OpenFile) {
         match file.watch_key() {
             // An error means that the region is damaged.
-            Some(key) => drop(self.thread.watches().remove_watch_group(key)),
+            Some(key) => drop(Watches::remove_watch_group(self.thread, key)),
             None => crate::watch::notify_close(self.thread, file),
         }
     }

@@ -9,10 +9,9 @@
 use super::layout::{ENDED, GROUPS_MAX, LIVE, Queue, Watch};
 use super::queue::{Merge, RECORD_WORDS, Record, Ring, Taken, name_bytes, name_words};
 use super::table::{bucket_of, entries_max};
-use super::{WatchTables, event};
-use crate::components::Watches;
-use crate::error::{Error, Result};
+use super::{WatchTables, Watches, event};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use engine::{Error, Result, Thread};
 use pmem::Memory;
 
 /// Flags of a group: those of fanotify_init, with the kernel's numbers, and two of ours.
@@ -353,11 +352,11 @@ fn event_for(flags: u32, sum: &Sum, change: &MarkChange<'_>) -> Option<MarkEvent
     Some(event)
 }
 
-impl<M: Memory> Watches<'_, '_, M> {
+impl<'f> Watches<'f> {
     /// Notifies all marks of a change.
     #[cold]
-    pub fn notify_marks(self, change: &MarkChange<'_>) {
-        let Ok(tables) = self.watch_tables() else { return };
+    pub(super) fn notify_marks(self, change: &MarkChange<'_>) {
+        let Ok(tables) = self.tables() else { return };
         let mut sums = [Sum { wanted: 0, ignored: 0, sights: 0 }; GROUPS_MAX as usize];
         tables.add_up(&mut sums, change, EVERYTHING, Sight::Everything);
         tables.add_up(&mut sums, change, change.on, Sight::Own);
@@ -372,8 +371,8 @@ impl<M: Memory> Watches<'_, '_, M> {
             let (flags, key) = (tables.queues[group].flags.load(Relaxed), tables.keys[group].load(SeqCst));
             let Some(mut event) = event_for(flags, sum, change) else { continue };
             let Some(ring) = Ring::new(tables, group as u32, key).filter(|_| key != 0) else { continue };
-            let (platform, wants_thread) = (self.owner.fs.platform(), flags & REPORT_TID != 0);
-            event.process = match self.owner.requester() {
+            let (platform, wants_thread) = (self.by.platform, flags & REPORT_TID != 0);
+            event.process = match self.by.requester {
                 0 if wants_thread => platform.thread_id(),
                 0 => platform.process_id(),
                 requester if wants_thread => requester,
@@ -384,8 +383,8 @@ impl<M: Memory> Watches<'_, '_, M> {
     }
 
     /// Whether a group wants to know in which directory a file is that an event of `mask` concerns.
-    pub fn wants_directory(self, number: u64, mask: u32) -> bool {
-        let Ok(tables) = self.watch_tables() else { return false };
+    pub(super) fn wants_directory(self, number: u64, mask: u32) -> bool {
+        let Ok(tables) = self.tables() else { return false };
         let mut wanted = false;
         for number in [EVERYTHING, number] {
             tables.each_mark(number, |mark| {
@@ -398,8 +397,8 @@ impl<M: Memory> Watches<'_, '_, M> {
     }
 
     /// Whether a mark on a directory sees events of `mask` of its files.
-    pub fn is_marked_parent(self, number: u64, mask: u32) -> bool {
-        let Ok(tables) = self.watch_tables() else { return false };
+    pub(super) fn is_marked_parent(self, number: u64, mask: u32) -> bool {
+        let Ok(tables) = self.tables() else { return false };
         let mut wanted = false;
         tables.each_mark(number, |mark| {
             let bits = mark.mask.load(Relaxed) | mark.ignored.load(Relaxed);
@@ -410,8 +409,8 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// A file has ended: notifies the marks, and ends those on it.
     #[cold]
-    pub fn end_marks(self, file: FileId, is_directory: bool) {
-        let Ok(tables) = self.watch_tables() else { return };
+    pub(super) fn end_marks(self, file: FileId, is_directory: bool) {
+        let Ok(tables) = self.tables() else { return };
         let mask = event::DELETE_SELF | if is_directory { event::IS_DIRECTORY } else { 0 };
         self.notify_marks(&MarkChange::of_file(mask, file));
         tables.each_mark(file.number, |mark| {
@@ -422,25 +421,29 @@ impl<M: Memory> Watches<'_, '_, M> {
     }
 
     /// Makes the group of a fanotify descriptor, unless it exists. `NoSpace`: there are too many.
-    pub fn make_mark_group(self, key: u64, uid: u32, flags: u32, event_flags: u32) -> Result<u32> {
-        self.make_group(key, uid, (flags | MARKS, event_flags))
+    pub fn make_mark_group<M: Memory>(
+        thread: &Thread<'f, M>,
+        (key, uid): (u64, u32),
+        (flags, event_flags): (u32, u32),
+    ) -> Result<u32> {
+        Self::make_group(thread, (key, uid), (flags | MARKS, event_flags))
     }
 
     /// The flags of a group, and those of descriptors in its events. Zero: it is inotify's.
     pub fn mark_group_flags(self, group: u32) -> (u32, u32) {
         let flags = |queue: &Queue| (queue.flags.load(Relaxed), queue.event_flags.load(Relaxed));
-        self.watch_tables().ok().and_then(|tables| tables.queues.get(group as usize)).map_or((0, 0), flags)
+        self.tables().ok().and_then(|tables| tables.queues.get(group as usize)).map_or((0, 0), flags)
     }
 
     /// Checksums of the kernel's handles of the file that wakes a group, and of its directory.
     pub fn wake_handles(self, group: u32) -> [u64; 2] {
-        let Ok(tables) = self.watch_tables() else { return [0; 2] };
+        let Ok(tables) = self.tables() else { return [0; 2] };
         tables.queues[group as usize].wake_handles.each_ref().map(|sum| sum.load(Relaxed))
     }
 
     /// Sets what [`Watches::wake_handles`] returns. Must precede [`Watches::set_wake_watch`].
     pub fn set_wake_handles(self, group: u32, handles: [u64; 2]) {
-        if let Ok(tables) = self.watch_tables() {
+        if let Ok(tables) = self.tables() {
             for (word, sum) in tables.queues[group as usize].wake_handles.iter().zip(handles) {
                 word.store(sum, Relaxed);
             }
@@ -449,13 +452,12 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// Adds a mark, or bits to that of the same object. `Exists`: it has other flags. `NoSpace`:
     /// the limit is reached.
-    pub fn add_mark(self, new: &NewMark) -> Result<()> {
+    pub fn add_mark<M: Memory>(thread: &Thread<'f, M>, new: &NewMark) -> Result<()> {
         let (group, key) = new.group;
         let (object, flags) = (new.flags.object(), new.flags.0);
         let number = if object == INODE { new.number } else { EVERYTHING };
-        let tables = self.watch_tables()?;
-        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
-        self.owner.fs.settle_watches(tables);
+        let (tables, _held) = Self::lock(thread)?;
+        tables.settle(thread.fs().dram());
         let index = match tables.find(key, number, object) {
             Some(index) => index,
             None => {
@@ -464,7 +466,7 @@ impl<M: Memory> Watches<'_, '_, M> {
                 if is_limited && tables.watches_of(queue.uid.load(Relaxed), true) >= new.limit {
                     return Err(Error::NoSpace);
                 }
-                self.add_entry(tables, (group, key), number, (0, object | flags & EVICTABLE))?
+                Self::add_entry(thread, tables, (group, key), number, (0, object | flags & EVICTABLE))?
             }
         };
         let mark = &tables.watches[index as usize];
@@ -483,16 +485,15 @@ impl<M: Memory> Watches<'_, '_, M> {
             true => mark.ignored.fetch_or(new.mask, SeqCst),
             false => mark.mask.fetch_or(new.mask, SeqCst),
         };
-        self.owner.fs.settle_watches(tables);
+        tables.settle(thread.fs().dram());
         Ok(())
     }
 
     /// Removes bits of a mark, and the mark with the last. `NotFound`: there is none.
-    pub fn remove_mark(self, old: &NewMark) -> Result<()> {
+    pub fn remove_mark<M: Memory>(thread: &Thread<'f, M>, old: &NewMark) -> Result<()> {
         let object = old.flags.object();
         let number = if object == INODE { old.number } else { EVERYTHING };
-        let tables = self.watch_tables()?;
-        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
+        let (tables, _held) = Self::lock(thread)?;
         let index = tables.find(old.group.1, number, object).ok_or(Error::NotFound)?;
         let mark = &tables.watches[index as usize];
         let of_ignore_mask = old.flags.is_of_ignore_mask();
@@ -501,16 +502,15 @@ impl<M: Memory> Watches<'_, '_, M> {
         if (mark.mask.load(Relaxed) | mark.ignored.load(Relaxed)) & !old.kept == 0 {
             tables.remove(index);
         }
-        self.owner.fs.settle_watches(tables);
+        tables.settle(thread.fs().dram());
         Ok(())
     }
 
     /// Removes all marks of a group on inodes, the mount, or the file system.
-    pub fn flush_marks(self, key: u64, flags: MarkFlags) -> Result<()> {
-        let tables = self.watch_tables()?;
-        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
+    pub fn flush_marks<M: Memory>(thread: &Thread<'f, M>, key: u64, flags: MarkFlags) -> Result<()> {
+        let (tables, _held) = Self::lock(thread)?;
         tables.sweep(|mark| mark.key.load(Relaxed) == key && mark.kind.load(Relaxed) & OBJECT == flags.object());
-        self.owner.fs.settle_watches(tables);
+        tables.settle(thread.fs().dram());
         Ok(())
     }
 
@@ -526,8 +526,8 @@ impl<M: Memory> Watches<'_, '_, M> {
         *into = MarkEvent::of_record(&record);
         let (flags, _) = self.mark_group_flags(group);
         let own = match flags & REPORT_TID {
-            0 => self.owner.fs.platform().process_id(),
-            _ => self.owner.fs.platform().thread_id(),
+            0 => self.by.platform.process_id(),
+            _ => self.by.platform.thread_id(),
         };
         if flags & UNPRIVILEGED != 0 && into.process != own {
             into.process = 0;

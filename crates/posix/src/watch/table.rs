@@ -3,13 +3,12 @@
 use super::layout::{BUCKETS, ENDED, FREE, GROUPS_MAX, LIVE, NAMES, NameEntry, WATCHES_MAX, Watch};
 use super::marks::OBJECT;
 use super::queue::{Ring, WatchEvent};
-use super::{Change, MARKED, WATCHED, WatchTables, event, group_flag};
-use crate::components::Watches;
-use crate::error::{Error, Result};
-use crate::fs::Fs;
-use crate::sync::AtomicU32;
+use super::{Change, MARKED, WATCHED, WATCHES_AT, WatchTables, Watches, event, group_flag};
 use core::mem::offset_of;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use engine::dram::Dram;
+use engine::{Error, Result, Thread};
 use pmem::Memory;
 
 /// Watches that one look at a chain collects.
@@ -183,27 +182,25 @@ impl WatchTables {
         let groups = self.keys.iter().zip(&self.queues).filter(|(key, queue)| key.load(Relaxed) != 0 && counts(queue));
         groups.filter(|(_, queue)| queue.uid.load(Relaxed) == uid).map(|(_, queue)| queue.watches.load(Relaxed)).sum()
     }
-}
 
-impl<M: Memory> Fs<M> {
-    /// Removes watches that have ended, and updates the mark that changes look at. Under the lock.
-    pub(super) fn settle_watches(&self, tables: &WatchTables) {
-        if tables.has_ended.load(SeqCst) != 0 {
-            tables.sweep(|_| false);
+    /// Removes watches that have ended, and updates the word that changes look at. Under the lock.
+    pub(super) fn settle(&self, dram: &Dram) {
+        if self.has_ended.load(SeqCst) != 0 {
+            self.sweep(|_| false);
         }
-        if let Ok(header) = self.dram().header() {
-            let watched = if tables.chained.load(Relaxed) != 0 { WATCHED } else { 0 };
-            let marked = if tables.chained_marks.load(Relaxed) != 0 { MARKED } else { 0 };
+        if let Ok(header) = dram.header() {
+            let watched = if self.chained.load(Relaxed) != 0 { WATCHED } else { 0 };
+            let marked = if self.chained_marks.load(Relaxed) != 0 { MARKED } else { 0 };
             header.watched.store(watched | marked, SeqCst);
         }
     }
 }
 
-impl<M: Memory> Watches<'_, '_, M> {
+impl<'f> Watches<'f> {
     /// Notifies all watches on an inode of a change.
     #[cold]
-    pub fn notify_watches(self, change: &Change<'_>) {
-        let Ok(tables) = self.watch_tables() else { return };
+    pub(super) fn notify_watches(self, change: &Change<'_>) {
+        let Ok(tables) = self.tables() else { return };
         let (mut found, mut skipped) = ([0; AT_ONCE], 0);
         loop {
             let count = tables.collect(change.number, change.mask & event::ALL, skipped, &mut found);
@@ -244,14 +241,14 @@ impl<M: Memory> Watches<'_, '_, M> {
     }
 
     /// Whether any watch on an inode wants any event of `mask`.
-    pub fn is_wanted(self, number: u64, mask: u32) -> bool {
-        self.watch_tables().is_ok_and(|tables| tables.collect(number, mask & event::ALL, 0, &mut [0; AT_ONCE]) != 0)
+    pub(super) fn is_wanted(self, number: u64, mask: u32) -> bool {
+        self.tables().is_ok_and(|tables| tables.collect(number, mask & event::ALL, 0, &mut [0; AT_ONCE]) != 0)
     }
 
     /// A file has ended: ends its watches.
     #[cold]
-    pub fn end_watches(self, number: u64) {
-        let Ok(tables) = self.watch_tables() else { return };
+    pub(super) fn end_watches(self, number: u64) {
+        let Ok(tables) = self.tables() else { return };
         let mut found = [0; AT_ONCE];
         loop {
             let count = tables.collect(number, u32::MAX, 0, &mut found);
@@ -276,40 +273,44 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// The group with a key.
     pub fn watch_group(self, key: u64) -> Option<u32> {
-        self.watch_tables().ok()?.group_of(key)
+        self.tables().ok()?.group_of(key)
     }
 
     /// Provides the memory of all but the entries and queues.
-    fn provide_watches(self) -> Result<()> {
-        let at = self.owner.fs.dram().layout.watches;
+    fn provide_tables<M: Memory>(thread: &Thread<'f, M>) -> Result<()> {
         let (watches, names) = (offset_of!(WatchTables, watches), offset_of!(WatchTables, names));
-        self.owner.fs.provider().provide(at + names as u64, size_of::<[NameEntry; NAMES]>() as u64)?;
+        let provide =
+            |at: usize, bytes: usize| thread.fs().provider().provide_upper((WATCHES_AT + at as u64, bytes as u64));
+        provide(names, size_of::<[NameEntry; NAMES]>())?;
         // The start last: with it the tables are in use.
-        self.owner.fs.provider().provide(at + 4096, watches as u64 - 4096)?;
-        self.owner.fs.provider().provide(at, 4096)
+        provide(4096, watches - 4096)?;
+        provide(0, 4096)
     }
 
     /// Provides the memory of a part of the tables.
-    fn provide_in_watches<T>(self, tables: &WatchTables, part: &T) -> Result<()> {
+    fn provide<M: Memory, T>(thread: &Thread<'f, M>, tables: &WatchTables, part: &T) -> Result<()> {
         let offset = (&raw const *part).addr() - (&raw const *tables).addr();
-        self.owner.fs.provider().provide(self.owner.fs.dram().layout.watches + offset as u64, size_of::<T>() as u64)
+        thread.fs().provider().provide_upper((WATCHES_AT + offset as u64, size_of::<T>() as u64))
     }
 
-    /// Makes the group with a key, unless it exists. `NoSpace`: there are too many.
-    pub fn make_watch_group(self, key: u64, uid: u32) -> Result<u32> {
-        self.make_group(key, uid, (0, 0))
+    /// Makes the group with a key for a user, unless it exists. `NoSpace`: there are too many.
+    pub fn make_watch_group<M: Memory>(thread: &Thread<'f, M>, (key, uid): (u64, u32)) -> Result<u32> {
+        Self::make_group(thread, (key, uid), (0, 0))
     }
 
-    pub(super) fn make_group(self, key: u64, uid: u32, (flags, event_flags): (u32, u32)) -> Result<u32> {
-        self.provide_watches()?;
-        let tables = self.watch_tables()?;
-        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
+    pub(super) fn make_group<M: Memory>(
+        thread: &Thread<'f, M>,
+        (key, uid): (u64, u32),
+        (flags, event_flags): (u32, u32),
+    ) -> Result<u32> {
+        Self::provide_tables(thread)?;
+        let (tables, _held) = Self::lock(thread)?;
         if let Some(group) = tables.group_of(key) {
             return Ok(group);
         }
         let group = (0..GROUPS_MAX).find(|&group| tables.keys[group as usize].load(SeqCst) == 0);
         let group = group.ok_or(Error::NoSpace)?;
-        self.provide_in_watches(tables, &tables.cells[group as usize])?;
+        Self::provide(thread, tables, &tables.cells[group as usize])?;
         let queue = &tables.queues[group as usize];
         queue.token.store(0, SeqCst);
         queue.wake_file.store(0, SeqCst);
@@ -326,13 +327,13 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// The kernel's number of the watch that wakes a group; zero: none yet.
     pub fn wake_watch(self, group: u32) -> i32 {
-        self.watch_tables().map_or(0, |tables| tables.queues[group as usize].token.load(SeqCst) as i32)
+        self.tables().map_or(0, |tables| tables.queues[group as usize].token.load(SeqCst) as i32)
     }
 
     /// Sets the kernel's number of the watch that wakes a group, and the inode number of the file
     /// that it is on.
     pub fn set_wake_watch(self, group: u32, watch: i32, wake_file: u64) {
-        if let Ok(tables) = self.watch_tables() {
+        if let Ok(tables) = self.tables() {
             tables.queues[group as usize].wake_file.store(wake_file, SeqCst);
             tables.queues[group as usize].token.store(watch as u32, SeqCst);
         }
@@ -340,19 +341,18 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// The key of the group that a file wakes.
     pub fn watch_key_of_wake_file(self, wake_file: u64) -> Option<u64> {
-        let tables = self.watch_tables().ok()?;
+        let tables = self.tables().ok()?;
         let group = tables.queues.iter().position(|queue| queue.wake_file.load(SeqCst) == wake_file)?;
         Some(tables.keys[group].load(SeqCst)).filter(|&key| key != 0 && wake_file != 0)
     }
 
     /// Removes a group with its watches and events. Its descriptor has ended.
     #[cold]
-    pub fn remove_watch_group(self, key: u64) -> Result<()> {
-        let tables = self.watch_tables()?;
-        let Some(group) = tables.group_of(key) else { return Ok(()) };
-        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
+    pub fn remove_watch_group<M: Memory>(thread: &Thread<'f, M>, key: u64) -> Result<()> {
+        let Some(group) = Self::of(thread).watch_group(key) else { return Ok(()) };
+        let (tables, _held) = Self::lock(thread)?;
         tables.sweep(|watch| watch.key.load(Relaxed) == key);
-        self.owner.fs.settle_watches(tables);
+        tables.settle(thread.fs().dram());
         // The last step: until then another process could repeat all of it.
         let _ = tables.keys[group as usize].compare_exchange(key, 0, SeqCst, Relaxed);
         Ok(())
@@ -360,11 +360,10 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// Adds a watch, or changes that of the same inode; returns its number. `Exists`: with
     /// MASK_CREATE it must be new. `NoSpace`: the limit is reached.
-    pub fn add_watch(self, new: &NewWatch) -> Result<i32> {
+    pub fn add_watch<M: Memory>(thread: &Thread<'f, M>, new: &NewWatch) -> Result<i32> {
         let NewWatch { group: (group, key), number, mask, limit } = *new;
-        let tables = self.watch_tables()?;
-        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
-        self.owner.fs.settle_watches(tables);
+        let (tables, _held) = Self::lock(thread)?;
+        tables.settle(thread.fs().dram());
         let kept = mask & (event::ALL | event::EXCL_UNLINK | event::ONESHOT) | event::UNMOUNT;
         if let Some(index) = tables.find(key, number, 0) {
             let watch = &tables.watches[index as usize];
@@ -378,21 +377,21 @@ impl<M: Memory> Watches<'_, '_, M> {
         if tables.watches_of(tables.queues[group as usize].uid.load(Relaxed), false) >= limit {
             return Err(Error::NoSpace);
         }
-        let index = self.add_entry(tables, (group, key), number, (kept, 0))?;
+        let index = Self::add_entry(thread, tables, (group, key), number, (kept, 0))?;
         tables.names_version.fetch_add(1, SeqCst);
-        self.owner.fs.settle_watches(tables);
+        tables.settle(thread.fs().dram());
         Ok(watch_number(index, &tables.watches[index as usize]))
     }
 
     /// Adds an entry to its chain. Under the lock.
-    pub(super) fn add_entry(
-        self,
+    pub(super) fn add_entry<M: Memory>(
+        thread: &Thread<'f, M>,
         tables: &WatchTables,
         (group, key): (u32, u64),
         number: u64,
         (mask, kind): (u32, u32),
     ) -> Result<u32> {
-        let index = tables.take_entry(|watch| self.provide_in_watches(tables, watch))?.ok_or(Error::NoSpace)?;
+        let index = tables.take_entry(|watch| Self::provide(thread, tables, watch))?.ok_or(Error::NoSpace)?;
         let watch = &tables.watches[index as usize];
         watch.generation.store(watch.generation.load(Relaxed).wrapping_add(1), Relaxed);
         watch.number.store(number, Relaxed);
@@ -415,11 +414,10 @@ impl<M: Memory> Watches<'_, '_, M> {
     }
 
     /// Removes a watch by its number; `NotFound`: the group has none with that number.
-    pub fn remove_watch(self, (group, key): (u32, u64), number: i32) -> Result<()> {
-        let tables = self.watch_tables()?;
+    pub fn remove_watch<M: Memory>(thread: &Thread<'f, M>, (group, key): (u32, u64), number: i32) -> Result<()> {
+        let (tables, _held) = Self::lock(thread)?;
         let index = number as u32 & (WATCHES_MAX - 1);
         let watch = &tables.watches[index as usize];
-        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
         let is_it = watch_number(index, watch) == number && watch.key.load(Relaxed) == key;
         let is_it = is_it && watch.kind.load(Relaxed) == 0;
         if !is_it || watch.state.compare_exchange(LIVE, ENDED, AcqRel, Relaxed).is_err() {
@@ -427,21 +425,20 @@ impl<M: Memory> Watches<'_, '_, M> {
         }
         if let Some(ring) = Ring::new(tables, group, key) {
             let last = WatchEvent::new(number, event::IGNORED, 0, b"");
-            self.add_events(group, &ring, [None, Some(last)]);
+            Self::of(thread).add_events(group, &ring, [None, Some(last)]);
         }
         tables.remove(index);
-        self.owner.fs.settle_watches(tables);
+        tables.settle(thread.fs().dram());
         Ok(())
     }
 
     /// Removes watches that have ended, after a reader was notified of one.
-    pub fn sweep_watches(self) -> Result<()> {
-        let tables = self.watch_tables()?;
-        if tables.has_ended.load(SeqCst) == 0 {
+    pub fn sweep_watches<M: Memory>(thread: &Thread<'f, M>) -> Result<()> {
+        if Self::of(thread).tables()?.has_ended.load(SeqCst) == 0 {
             return Ok(());
         }
-        let _held = self.owner.lock(&tables.lock, &tables.waiters)?;
-        self.owner.fs.settle_watches(tables);
+        let (tables, _held) = Self::lock(thread)?;
+        tables.settle(thread.fs().dram());
         Ok(())
     }
 

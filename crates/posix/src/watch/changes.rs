@@ -1,17 +1,17 @@
-//! Which changes raise which events for watches (`engine::watch`), in the order of Linux: those of
-//! inotify here, those of fanotify in `marks`.
+//! Which changes raise which events for watches, in the order of Linux: those of inotify here,
+//! those of fanotify in `marked_changes`.
 //!
 //! Calls that change something check [`Fs::is_watched`](engine::Fs::is_watched) and come here only
 //! then. A change of names knows both. A change through an open file knows the file and perhaps the
 //! directory in which it was found; a watch on the directory gets the name, which is looked for
 //! there only if such a watch exists.
 
+use super::marked_changes::{self as marks, By, id_of};
+use super::{Change, NameHint, Watches, event};
 use crate::caller::NodeRef;
 use crate::components::Reports;
-use crate::marks::{self, By, id_of};
 use crate::open_file::OpenFile;
 use engine::format::FileKind;
-use engine::watch::{Change, event};
 use engine::{Attributes, Node, RenameFlags, Thread};
 use pmem::Memory;
 
@@ -43,12 +43,12 @@ pub(crate) fn kind_bit(is_directory: bool) -> u32 {
 fn notify<M: Memory>(thread: &Thread<'_, M>, number: u64, mask: u32) {
     // Events about the watched file itself do not say that it is a directory.
     let shown = if mask & (event::DELETE_SELF | event::MOVE_SELF) != 0 { mask & !event::IS_DIRECTORY } else { mask };
-    thread.watches().notify_watches(&Change { number, mask: shown, cookie: 0, name: b"", unlinked: false });
+    Watches::of(thread).notify_watches(&Change { number, mask: shown, cookie: 0, name: b"", unlinked: false });
 }
 
 /// Notifies the watches on a directory.
 fn notify_name<M: Memory>(thread: &Thread<'_, M>, directory: u64, name: &[u8], mask: u32, cookie: u32) {
-    thread.watches().notify_watches(&Change { number: directory, mask, cookie, name, unlinked: false });
+    Watches::of(thread).notify_watches(&Change { number: directory, mask, cookie, name, unlinked: false });
 }
 
 /// The inode number behind a name, if the directory can be reached.
@@ -66,7 +66,7 @@ fn search<M: Memory>(thread: &Thread<'_, M>, number: u64, directory: u64) -> Opt
     let found = thread.name_of(node, number, &mut name);
     thread.release(node, 1);
     let length = found.unwrap_or(0);
-    thread.watches().record_name(number, directory, &name[..length]);
+    Watches::of(thread).record_name(number, directory, &name[..length]);
     (length != 0).then(|| Place::new(directory, &name[..length]))
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn place_of<M: Memory>(
 ) -> Option<(Place, bool)> {
     let number = file.number;
     let links = thread.stat(file).map_or(0, |file| file.links);
-    if let Some(hint) = thread.watches().name_hint(number) {
+    if let Some(hint) = Watches::of(thread).name_hint(number) {
         let name = &hint.name[..hint.length];
         let fits = found_in == 0 || hint.directory == found_in || links <= 1;
         if fits && !wanted(hint.directory) {
@@ -110,12 +110,13 @@ fn place_of_directory<M: Memory>(thread: &Thread<'_, M>, directory: Node, mask: 
     let parent = thread.parent(directory).ok()?;
     if parent == directory.number
         || parent == 0
-        || !thread.watches().is_wanted(parent, mask)
+        || !Watches::of(thread).is_wanted(parent, mask)
         || thread.is_removed(directory)
     {
         return None;
     }
-    let hint = thread.watches().name_hint(directory.number).filter(|hint| hint.directory == parent && hint.length != 0);
+    let hint =
+        Watches::of(thread).name_hint(directory.number).filter(|hint| hint.directory == parent && hint.length != 0);
     match hint {
         Some(hint) if number_at(thread, parent, &hint.name[..hint.length]) == Some(directory.number) => {
             Some(Place::new(parent, &hint.name[..hint.length]))
@@ -133,10 +134,10 @@ fn notify_file<M: Memory>(
     (is_directory, mask): (bool, u32),
     by: By,
 ) {
-    if thread.fs().has_watches() {
+    if Watches::of(thread).has_watches() {
         notify_file_watches(thread, file, found_in, is_directory, mask & event::ALL | kind_bit(is_directory));
     }
-    if thread.fs().has_marks() {
+    if Watches::of(thread).has_marks() {
         marks::notify_file(thread, file, found_in, (is_directory, mask), by);
     }
 }
@@ -147,11 +148,11 @@ fn notify_file_watches<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: 
         // closed the descriptor meanwhile.
         _ if thread.pinned() => None,
         true => place_of_directory(thread, file, mask).map(|place| (place, false)),
-        false => place_of(thread, file, found_in, &|directory| thread.watches().is_wanted(directory, mask)),
+        false => place_of(thread, file, found_in, &|directory| Watches::of(thread).is_wanted(directory, mask)),
     };
     if let Some((place, unlinked)) = &place {
         let name = place.name();
-        thread.watches().notify_watches(&Change {
+        Watches::of(thread).notify_watches(&Change {
             number: place.directory,
             mask,
             cookie: 0,
@@ -162,7 +163,7 @@ fn notify_file_watches<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: 
     let unlinked = mask & (event::OPEN | event::ACCESS | event::MODIFY | event::CLOSE_WRITE | event::CLOSE_NOWRITE)
         != 0
         && thread.is_removed(file);
-    thread.watches().notify_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
+    Watches::of(thread).notify_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
 }
 
 /// A change through a description. (Not a method: a caller whose address is passed on is kept in
@@ -246,27 +247,28 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     /// A path led to a file in a directory.
     #[cold]
     pub(crate) fn record_found(self, file: Node, directory: u64) {
-        let is_known = |hint: &engine::watch::NameHint| hint.directory == directory && !hint.is_unknown;
-        if (self.thread.watches().is_wanted(directory, event::ALL)
+        let is_known = |hint: &NameHint| hint.directory == directory && !hint.is_unknown;
+        if (Watches::of(self.thread).is_wanted(directory, event::ALL)
             || marks::wants_place(self.thread, file.number, directory))
-            && !self.thread.watches().name_hint(file.number).as_ref().is_some_and(is_known)
+            && !Watches::of(self.thread).name_hint(file.number).as_ref().is_some_and(is_known)
         {
-            self.thread.watches().record_directory(file.number, directory);
+            Watches::of(self.thread).record_directory(file.number, directory);
         }
     }
 
     /// A path led to a name.
     #[cold]
     pub(crate) fn record_name(self, file: u64, directory: u64, name: &[u8]) {
-        if self.thread.watches().is_wanted(directory, event::ALL) || marks::wants_place(self.thread, file, directory) {
-            self.thread.watches().record_name(file, directory, name);
+        if Watches::of(self.thread).is_wanted(directory, event::ALL) || marks::wants_place(self.thread, file, directory)
+        {
+            Watches::of(self.thread).record_name(file, directory, name);
         }
     }
 
     /// A new name of a new file.
     #[cold]
     pub(crate) fn notify_created(self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
-        self.thread.watches().record_name(file.number, directory.number, name);
+        Watches::of(self.thread).record_name(file.number, directory.number, name);
         let mask = event::CREATE | kind_bit(is_directory);
         notify_name(self.thread, directory.number, name, mask, 0);
         marks::notify_created(self.thread, directory, name, mask, file);
@@ -296,7 +298,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
             match is_directory {
                 // At once, even if a process is in it.
                 true => {
-                    thread.watches().end_watches(file.number);
+                    Watches::of(thread).end_watches(file.number);
                     marks::notify_end(thread, file);
                 }
                 false => {
@@ -305,7 +307,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
                 }
             }
             // An open file keeps its last name.
-            thread.watches().record_name(file.number, directory.number, name);
+            Watches::of(thread).record_name(file.number, directory.number, name);
         }
         drop(held);
         if let Ok(Some(file)) = &removed {
@@ -342,10 +344,10 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
             self.notify_moved_self(&file);
             match replaced {
                 Some(replaced) if replaced.kind == FileKind::Directory => {
-                    self.thread.watches().end_watches(replaced.number);
+                    Watches::of(self.thread).end_watches(replaced.number);
                     marks::notify_end(self.thread, &replaced);
                 }
-                Some(replaced) => self.thread.watches().record_name(replaced.number, to.0.number, to.1),
+                Some(replaced) => Watches::of(self.thread).record_name(replaced.number, to.0.number, to.1),
                 None => {}
             }
             if let Some(other) = other.filter(|_| flags.exchange) {
@@ -370,8 +372,8 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     }
 
     fn notify_moved(self, from: (Node, &[u8]), to: (Node, &[u8]), file: &Attributes) {
-        let (cookie, bit) = (self.thread.watches().next_move_cookie(), kind_bit(file.kind == FileKind::Directory));
-        self.thread.watches().record_name(file.number, to.0.number, to.1);
+        let (cookie, bit) = (Watches::of(self.thread).next_move_cookie(), kind_bit(file.kind == FileKind::Directory));
+        Watches::of(self.thread).record_name(file.number, to.0.number, to.1);
         notify_name(self.thread, from.0.number, from.1, event::MOVED_FROM | bit, cookie);
         notify_name(self.thread, to.0.number, to.1, event::MOVED_TO | bit, cookie);
         marks::notify_renamed(self.thread, from, to, file);

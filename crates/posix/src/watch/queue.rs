@@ -18,13 +18,11 @@
 //!   looks at the queue. So an event that a reader misses makes the descriptor readable again.
 
 use super::layout::{CELLS, Cell, Queue};
-use super::{WatchTables, event};
-use crate::components::Watches;
-use crate::error::Result;
-use crate::fs::Fs;
-use crate::sync::{AtomicU64, spin_loop};
+use super::{WatchTables, Watches, event};
+use core::hint::spin_loop;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use pmem::Memory;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use engine::{Platform, Result};
 
 /// Bytes of `struct inotify_event` without the name.
 pub const EVENT_BYTES: usize = 16;
@@ -381,7 +379,7 @@ impl<'f> Ring<'f> {
     }
 
     /// The event at a position, after a wait for its writer.
-    fn wait_for<M: Memory>(&self, fs: &Fs<M>, position: u64) -> Option<Record> {
+    fn wait_for(&self, platform: &dyn Platform, position: u64) -> Option<Record> {
         for round in 0..SPINS + SLEEPS {
             if let Some(event) = self.complete(position) {
                 return Some(event);
@@ -391,7 +389,7 @@ impl<'f> Ring<'f> {
             }
             match round < SPINS {
                 true => spin_loop(),
-                false => fs.platform.wait(&crate::sync::AtomicU32::new(0), 0, 1),
+                false => platform.wait(&AtomicU32::new(0), 0, 1),
             }
         }
         None
@@ -409,7 +407,7 @@ pub enum Taken {
     Event,
 }
 
-impl<M: Memory> Watches<'_, '_, M> {
+impl Watches<'_> {
     /// Adds events, and makes the kernel's descriptor of the group readable.
     pub(super) fn add_events(self, group: u32, ring: &Ring<'_>, events: [Option<WatchEvent>; 2]) {
         let merge_of = |mask| if mask & event::IGNORED == 0 { Merge::Last } else { Merge::Never };
@@ -431,7 +429,7 @@ impl<M: Memory> Watches<'_, '_, M> {
     /// Whether all events of a group were taken, after a wait for threads that may be about to make
     /// the kernel's descriptor readable for them.
     pub fn is_drained(self, group: u32, key: u64) -> Result<bool> {
-        let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(false) };
+        let Some(ring) = Ring::new(self.tables()?, group, key) else { return Ok(false) };
         let writers = &ring.queue.writers;
         for round in 0..SPINS + WRITER_SLEEPS {
             if !ring.is_empty() || writers.load(SeqCst) == 0 {
@@ -439,7 +437,7 @@ impl<M: Memory> Watches<'_, '_, M> {
             }
             match round < SPINS {
                 true => spin_loop(),
-                false => self.owner.fs.platform.wait(&crate::sync::AtomicU32::new(0), 0, 1),
+                false => self.by.platform.wait(&AtomicU32::new(0), 0, 1),
             }
         }
         // They were stopped or killed.
@@ -463,7 +461,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         fits: impl Fn(&Record) -> bool,
         record: &mut Record,
     ) -> Result<Taken> {
-        let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(Taken::Empty) };
+        let Some(ring) = Ring::new(self.tables()?, group, key) else { return Ok(Taken::Empty) };
         loop {
             let queue = ring.queue;
             let (lost, head) = (queue.overflow.load(SeqCst), queue.head.load(SeqCst));
@@ -479,7 +477,7 @@ impl<M: Memory> Watches<'_, '_, M> {
             if head >= queue.tail.load(SeqCst) >> SHIFT {
                 return Ok(Taken::Empty);
             }
-            let Some(event) = ring.wait_for(self.owner.fs, head) else {
+            let Some(event) = ring.wait_for(self.by.platform, head) else {
                 if queue.head.load(SeqCst) == head {
                     ring.skip(head);
                 }
@@ -507,7 +505,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         overflow: usize,
         bytes_of: impl Fn(&Record) -> usize,
     ) -> Result<(usize, bool)> {
-        let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok((0, false)) };
+        let Some(ring) = Ring::new(self.tables()?, group, key) else { return Ok((0, false)) };
         let mut bytes = if ring.queue.overflow.load(SeqCst) == 0 { 0 } else { overflow };
         let (mut position, tail) = (ring.queue.head.load(SeqCst), ring.queue.tail.load(SeqCst) >> SHIFT);
         while position < tail {
@@ -520,7 +518,7 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// A reader is about to empty the kernel's descriptor of a group.
     pub fn disarm_group(self, group: u32, key: u64) -> Result<()> {
-        if let Some(ring) = Ring::new(self.watch_tables()?, group, key) {
+        if let Some(ring) = Ring::new(self.tables()?, group, key) {
             let next = |armed: u64| Some((armed | 1) + 1);
             let _ = ring.queue.armed.fetch_update(SeqCst, SeqCst, next);
         }
@@ -530,7 +528,7 @@ impl<M: Memory> Watches<'_, '_, M> {
     /// A reader is done: makes the kernel's descriptor of a group readable again if events are
     /// left. Returns whether there are none.
     pub fn rearm_group(self, group: u32, key: u64) -> Result<bool> {
-        let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(true) };
+        let Some(ring) = Ring::new(self.tables()?, group, key) else { return Ok(true) };
         let is_empty = ring.is_empty();
         if !is_empty {
             self.wake_group(group, ring.queue);

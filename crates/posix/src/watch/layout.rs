@@ -1,6 +1,7 @@
-//! The watches' area of the DRAM region. Zero is the initial state of everything.
+//! The tables of watches in the DRAM region. Zero is the initial state of everything.
 
-use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use engine::dram::UPPER_BYTES;
 use pmem::Layout;
 
 /// Inotify and fanotify descriptors with watches, of all processes.
@@ -97,9 +98,9 @@ pub(super) struct NameEntry {
     pub reserved: [AtomicU64; 4],
 }
 
-/// The area.
+/// The tables, at the end of the engine's area for the layers above.
 #[repr(C, align(4096))]
-pub(crate) struct WatchTables {
+pub(super) struct WatchTables {
     /// Slot + 1 of the thread that changes the table.
     pub(super) lock: AtomicU32,
     pub(super) waiters: AtomicU32,
@@ -130,8 +131,8 @@ pub(crate) struct WatchTables {
     pub(super) names: [NameEntry; NAMES],
     pub(super) cells: [[Cell; CELLS]; GROUPS_MAX as usize],
 }
-/// Bytes of the area.
-pub(crate) const WATCH_BYTES: u64 = size_of::<WatchTables>() as u64;
+/// Their offset in that area.
+pub(crate) const WATCHES_AT: u64 = UPPER_BYTES - size_of::<WatchTables>() as u64;
 const _: () = assert!(size_of::<Watch>() == 64 && size_of::<Queue>() == 128 && size_of::<Cell>() == 64);
 const _: () = assert!(size_of::<NameEntry>() == 320);
 const _: () = assert!(

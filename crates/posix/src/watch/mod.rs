@@ -2,10 +2,12 @@
 //!
 //! A *group* belongs to one descriptor. It has watches, each on an inode number, and a queue of
 //! events. fanotify's watches are called *marks*. All of it is in the DRAM region, so that a change
-//! in one process reaches the queues of all others.
+//! in one process reaches the queues of all others. The engine reports the end of an inode
+//! ([`engine::Platform::inode_ended`]), this crate all other changes (`changes`).
 //!
 //! Invariants
-//! - While no watch exists, [`Fs::is_watched`] is false, and a change pays for that load only.
+//! - While no watch exists, [`engine::Fs::is_watched`] is false, and a change pays for that load
+//!   only.
 //! - A call that changes a file waits for nothing here. It reads the table without a lock, and
 //!   loses events, announced by IN_Q_OVERFLOW, rather than wait for room or for another process.
 //! - The table changes under `lock`, by single stores: a death in the middle leaves it consistent.
@@ -16,30 +18,34 @@
 //!
 //! Decision: docs/decisions/run-rings.md, "Watches lie in the DRAM region".
 
-pub(crate) mod layout;
+mod changes;
+mod layout;
+mod marked_changes;
 mod marks;
 mod names;
 mod queue;
 mod table;
 #[cfg(test)]
 mod tests;
+mod wake;
 
-pub use layout::GROUPS_MAX;
-pub(crate) use layout::WatchTables;
-pub use marks::{FileId, METADATA_BYTES, MarkChange, MarkEvent, MarkFlags, NewMark, group_flag};
-pub use names::NameHint;
+pub(crate) use changes::notify_close;
+pub(crate) use layout::WATCHES_AT;
+pub use marks::{FileId, METADATA_BYTES, MarkEvent, MarkFlags, NewMark, group_flag};
 pub use queue::{EVENT_BYTES, Taken, WatchEvent};
 pub use table::NewWatch;
+pub use wake::wake_name;
 
-use crate::components::Watches;
-use crate::error::{Error, Result};
-use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
-use layout::Queue;
+use engine::format::FileKind;
+use engine::{Error, LockGuard, Reporter, Result, Thread};
+use layout::{Queue, WatchTables};
+use marks::MarkChange;
 use marks::group_flag::{HANDLES, MARKS};
+use names::NameHint;
 use pmem::{Memory, Pm};
 
-/// Bit of the header's mark: a watch of inotify exists.
+/// Bit of the header's word: a watch of inotify exists.
 const WATCHED: u64 = 1;
 /// `WATCHED` for a mark of fanotify.
 const MARKED: u64 = 2;
@@ -102,60 +108,74 @@ pub mod event {
 
 /// A change, as watches are notified of it.
 #[derive(Debug, Clone, Copy)]
-pub struct Change<'n> {
+struct Change<'n> {
     /// The watched inode.
-    pub number: u64,
+    number: u64,
     /// Bits of [`event`].
-    pub mask: u32,
+    mask: u32,
     /// Pairs the two events of a move.
-    pub cookie: u32,
+    cookie: u32,
     /// For a watch on a directory: the name in it.
-    pub name: &'n [u8],
+    name: &'n [u8],
     /// The file has lost its last name.
-    pub unlinked: bool,
+    unlinked: bool,
 }
 
-impl<M: Memory> Fs<M> {
-    /// Whether any watch exists.
-    #[inline(always)]
-    pub fn is_watched(&self) -> bool {
-        self.dram().header().is_ok_and(|header| header.watched.load(Relaxed) != 0)
+/// The watches of an image, for changes that a thread makes.
+#[derive(Clone, Copy)]
+pub struct Watches<'f> {
+    by: Reporter<'f>,
+}
+
+impl<'f> Watches<'f> {
+    /// For a thread.
+    pub fn of<M: Memory>(thread: &Thread<'f, M>) -> Watches<'f> {
+        Watches { by: thread.reporter() }
     }
 
     /// Whether any watch of inotify exists.
-    pub fn has_watches(&self) -> bool {
-        self.dram().header().is_ok_and(|header| header.watched.load(Relaxed) & WATCHED != 0)
+    pub(crate) fn has_watches(self) -> bool {
+        self.has(WATCHED)
     }
 
     /// Whether any mark of fanotify exists.
-    pub fn has_marks(&self) -> bool {
-        self.dram().header().is_ok_and(|header| header.watched.load(Relaxed) & MARKED != 0)
+    pub(crate) fn has_marks(self) -> bool {
+        self.has(MARKED)
     }
 
-    /// Makes the kernel's descriptor of a group readable. `opens`: it is notified of opens, else of
-    /// changed attributes.
-    fn signal_watchers(&self, group: u32, opens: bool) -> bool {
-        self.platform.signal_watchers(self.liveness.description.load(Relaxed), group, opens)
+    fn has(self, bit: u64) -> bool {
+        self.by.dram.header().is_ok_and(|header| header.watched.load(Relaxed) & bit != 0)
     }
 
-    /// `NotFound`: there never was a group, and the area has no memory.
-    fn watch_tables(&self) -> Result<&WatchTables> {
-        if !self.provider().is_provided(self.dram().layout.watches)? {
+    /// `NotFound`: there never was a group, and the tables have no memory.
+    fn tables(self) -> Result<&'f WatchTables> {
+        if !self.by.dram.is_upper_provided(WATCHES_AT) {
             return Err(Error::NotFound);
         }
-        Ok(self.dram().region().get(Pm::new(self.dram().layout.watches))?)
+        Ok(self.by.dram.region().get(Pm::new(self.by.dram.layout.upper + WATCHES_AT))?)
     }
-}
 
-impl<'f, M: Memory> Watches<'_, 'f, M> {
-    fn watch_tables(self) -> Result<&'f WatchTables> {
-        self.owner.fs.watch_tables()
+    /// The tables, for a change by this thread alone.
+    fn lock<M: Memory>(thread: &Thread<'f, M>) -> Result<(&'f WatchTables, LockGuard<'f>)> {
+        let tables = Self::of(thread).tables()?;
+        Ok((tables, thread.lock(&tables.lock, &tables.waiters)?))
+    }
+
+    /// An inode has ended ([`engine::Platform::inode_ended`]). Marks were notified of a directory's
+    /// end when its name was removed.
+    #[cold]
+    pub(crate) fn inode_ended(by: Reporter<'f>, file: FileId, kind: Option<FileKind>) {
+        let watches = Watches { by };
+        watches.end_watches(file.number);
+        if watches.has_marks() && kind != Some(FileKind::Directory) {
+            watches.end_marks(file, false);
+        }
     }
 
     /// A number for the two events of a move.
-    pub fn next_move_cookie(self) -> u32 {
+    pub(crate) fn next_move_cookie(self) -> u32 {
         // Zero means "none".
-        self.watch_tables().map_or(1, |tables| tables.cookie.fetch_add(1, AcqRel).wrapping_add(1).max(1))
+        self.tables().map_or(1, |tables| tables.cookie.fetch_add(1, AcqRel).wrapping_add(1).max(1))
     }
 
     /// Makes the kernel's descriptor of a group readable, unless it is.
@@ -163,7 +183,7 @@ impl<'f, M: Memory> Watches<'_, 'f, M> {
         let armed = queue.armed.load(SeqCst);
         // In this order: a death in between leaves one wake-up too many.
         let opens = queue.flags.load(Relaxed) & (MARKS | HANDLES) == MARKS;
-        if armed & 1 == 0 && self.owner.fs.signal_watchers(group, opens) {
+        if armed & 1 == 0 && wake::wake(self.by.lock_file, group, opens) {
             let _ = queue.armed.compare_exchange(armed, armed + 1, SeqCst, Relaxed);
         }
     }

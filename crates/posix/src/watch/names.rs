@@ -4,10 +4,9 @@
 //! A hint is only that: the caller looks the name up. Entries are overwritten without a lock, so a
 //! checksum certifies each.
 
+use super::Watches;
 use super::layout::{NAMES, NameEntry};
-use crate::components::Watches;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use pmem::Memory;
 
 /// Where a file was found.
 #[derive(Debug, Clone, Copy)]
@@ -31,21 +30,21 @@ fn checksum(number: u64, directory: u64, length: u64, name: &[u64; 32]) -> u64 {
     [number, directory, length].into_iter().chain(*name).fold(1, mix) | 1
 }
 
-impl<'f, M: Memory> Watches<'_, 'f, M> {
+impl<'f> Watches<'f> {
     fn name_entry(self, number: u64) -> Option<(&'f NameEntry, u64)> {
-        let tables = self.watch_tables().ok()?;
+        let tables = self.tables().ok()?;
         let version = u64::from(tables.names_version.load(Acquire)) << 32;
         let index = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as usize % NAMES;
         Some((&tables.names[index], version))
     }
 
     /// Records where a file was found; without a name that it is not in the directory.
-    pub fn record_name(self, number: u64, directory: u64, name: &[u8]) {
+    pub(super) fn record_name(self, number: u64, directory: u64, name: &[u8]) {
         self.store_name(number, directory, name, name.len() as u64);
     }
 
     /// Records only the directory.
-    pub fn record_directory(self, number: u64, directory: u64) {
+    pub(super) fn record_directory(self, number: u64, directory: u64) {
         self.store_name(number, directory, b"", UNKNOWN);
     }
 
@@ -67,7 +66,7 @@ impl<'f, M: Memory> Watches<'_, 'f, M> {
     }
 
     /// Where a file was found. That it was not in a directory counts only until the next watch.
-    pub fn name_hint(self, number: u64) -> Option<NameHint> {
+    pub(super) fn name_hint(self, number: u64) -> Option<NameHint> {
         let (entry, version) = self.name_entry(number)?;
         let check = entry.check.load(Acquire);
         let directory = entry.directory.load(Relaxed);

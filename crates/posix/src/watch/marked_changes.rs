@@ -1,12 +1,12 @@
-//! Which changes raise which events for marks (fanotify): the counterpart of `watch`, which calls
+//! Which changes raise which events for marks (fanotify): the counterpart of `changes`, which calls
 //! this module while marks exist.
 //!
 //! Linux notifies, of one change, the marks on the file, on its directory, on the mount and on the
-//! file system at once (`engine::watch`), so a change says here all that it knows.
+//! file system at once, so a change says here all that it knows.
 
-use crate::watch::{kind_bit, place_of};
+use super::changes::{kind_bit, place_of};
+use super::{FileId, MarkChange, Watches, event};
 use engine::format::FileKind;
-use engine::watch::{FileId, MarkChange, event};
 use engine::{Attributes, Node, Thread};
 use pmem::Memory;
 
@@ -40,8 +40,8 @@ fn id_of_number<M: Memory>(thread: &Thread<'_, M>, number: u64) -> FileId {
 
 /// Whether a mark may want to know that a path led to a file in a directory.
 pub(crate) fn wants_place<M: Memory>(thread: &Thread<'_, M>, file: u64, directory: u64) -> bool {
-    let watches = thread.watches();
-    thread.fs().has_marks() && (watches.is_marked_parent(directory, ALL) || watches.wants_directory(file, ALL))
+    let watches = Watches::of(thread);
+    Watches::of(thread).has_marks() && (watches.is_marked_parent(directory, ALL) || watches.wants_directory(file, ALL))
 }
 
 /// A change of a file.
@@ -61,47 +61,47 @@ pub(crate) fn notify_file<M: Memory>(
         // A visit must not start what may wait.
         let parent = (!thread.pinned() && !thread.is_removed(file)).then(|| thread.parent(file).ok()).flatten();
         told.parent = parent.filter(|&parent| parent != file.number).unwrap_or(0);
-        thread.watches().notify_marks(&told);
+        Watches::of(thread).notify_marks(&told);
         return;
     }
-    let needs_place = thread.watches().wants_directory(file.number, mask);
-    let wanted = |directory| needs_place || thread.watches().is_marked_parent(directory, mask);
+    let needs_place = Watches::of(thread).wants_directory(file.number, mask);
+    let wanted = |directory| needs_place || Watches::of(thread).is_marked_parent(directory, mask);
     match place_of(thread, file, found_in, &wanted) {
-        None => thread.watches().notify_marks(&told),
+        None => Watches::of(thread).notify_marks(&told),
         Some((place, _)) => {
             told.parent = place.directory;
             told.directory = id_of_number(thread, place.directory);
-            thread.watches().notify_marks(&MarkChange { name: place.name(), ..told });
+            Watches::of(thread).notify_marks(&MarkChange { name: place.name(), ..told });
         }
     }
 }
 
 /// Notifies the marks on an inode of a change that its directory does not get.
 pub(crate) fn notify_inode<M: Memory>(thread: &Thread<'_, M>, file: FileId, mask: u32) {
-    if thread.fs().has_marks() {
-        thread.watches().notify_marks(&MarkChange::of_file(mask, file));
+    if Watches::of(thread).has_marks() {
+        Watches::of(thread).notify_marks(&MarkChange::of_file(mask, file));
     }
 }
 
 /// Like [`notify_inode`].
 pub(crate) fn notify_node<M: Memory>(thread: &Thread<'_, M>, file: Node, mask: u32) {
-    if thread.fs().has_marks() {
-        thread.watches().notify_marks(&MarkChange::of_file(mask, id(thread, file)));
+    if Watches::of(thread).has_marks() {
+        Watches::of(thread).notify_marks(&MarkChange::of_file(mask, id(thread, file)));
     }
 }
 
 /// A change of a name in a directory.
 pub(crate) fn notify_name<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: FileId) {
-    if thread.fs().has_marks() {
+    if Watches::of(thread).has_marks() {
         let told = MarkChange::of_file(mask, file);
         let directory = id(thread, directory);
-        thread.watches().notify_marks(&MarkChange { directory, name, on: directory.number, ..told });
+        Watches::of(thread).notify_marks(&MarkChange { directory, name, on: directory.number, ..told });
     }
 }
 
 /// [`notify_name`] of a new file.
 pub(crate) fn notify_created<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: Node) {
-    if thread.fs().has_marks() {
+    if Watches::of(thread).has_marks() {
         notify_name(thread, directory, name, mask, id(thread, file));
     }
 }
@@ -113,18 +113,18 @@ pub(crate) fn notify_renamed<M: Memory>(
     to: (Node, &[u8]),
     file: &Attributes,
 ) {
-    if thread.fs().has_marks() {
+    if Watches::of(thread).has_marks() {
         let told = MarkChange::of_file(event::RENAME | kind_bit(file.kind == FileKind::Directory), id_of(file));
         let (directory, target) = (id(thread, from.0), id(thread, to.0));
         let moved_to = Some((target, to.1));
         let own = directory.number;
-        thread.watches().notify_marks(&MarkChange { directory, name: from.1, moved_to, on: own, ..told });
+        Watches::of(thread).notify_marks(&MarkChange { directory, name: from.1, moved_to, on: own, ..told });
     }
 }
 
 /// A removed directory.
 pub(crate) fn notify_end<M: Memory>(thread: &Thread<'_, M>, directory: &Attributes) {
-    if thread.fs().has_marks() {
-        thread.watches().end_marks(id_of(directory), true);
+    if Watches::of(thread).has_marks() {
+        Watches::of(thread).end_marks(id_of(directory), true);
     }
 }
