@@ -19,17 +19,16 @@
 
 use crate::call::{Attaches, Buffers, Details, Handler, Handlers, OnFailure, PLACES, Table, place};
 use crate::calls::{
-    aio, attributes, copy_calls, fanotify, files, handles, inotify, io_uring, landlock, locks, mapping, names, open,
-    renames, seccomp, sockets,
+    attributes, copy_calls, files, handles, landlock, locks, mapping, names, open, renames, seccomp, sockets,
 };
 use crate::descriptors::{self, fd_passing, polling};
+use crate::extensions;
 use crate::process::{exec, limits, processes, working_directory};
 use crate::routes::{NUMBERS, Route, Routes, SYS_MISSING_PAGE, route_of};
 use crate::signals;
 use Attaches::{BeforeFilter, BeforeLimit, Never};
 use Buffers::{Bytes, Message, Messages, Ranges, Vector};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
-use engine::statistics::CallClass;
 use numbers::*;
 
 /// Numbers by name.
@@ -101,31 +100,37 @@ pub struct Row {
 /// not follow from the route.
 macro_rules! call {
     ($number:ident, $route:ident, $class:ident, $handler:path) => {
-        call!($number, $route, $class, $handler, ByRoute)
+        $crate::call_table::call!($number, $route, $class, $handler, $crate::call::OnFailure::ByRoute)
     };
     ($number:ident, $route:ident, $class:ident, $handler:path, $on_failure:expr) => {
-        Entry {
+        $crate::call_table::Entry {
             name: stringify!($number),
             number: $number,
-            route: Route::$route,
+            route: $crate::routes::Route::$route,
             handler: Some($handler),
-            details: Details { on_failure: $on_failure, class: CallClass::$class, ..Details::OF_THE_KERNEL },
+            details: $crate::call::Details {
+                on_failure: $on_failure,
+                class: engine::statistics::CallClass::$class,
+                ..$crate::call::Details::OF_THE_KERNEL
+            },
         }
     };
 }
+pub(crate) use call;
 
 /// A call of a row that the kernel alone serves.
 macro_rules! kernel {
     ($number:ident) => {
-        Entry {
+        $crate::call_table::Entry {
             name: stringify!($number),
             number: $number,
-            route: Route::Native,
+            route: $crate::routes::Route::Native,
             handler: None,
-            details: Details::OF_THE_KERNEL,
+            details: $crate::call::Details::OF_THE_KERNEL,
         }
     };
 }
+pub(crate) use kernel;
 
 /// Calls with a row, by rows.
 pub const ROWS: &[Row] = &[
@@ -186,17 +191,7 @@ pub const ROWS: &[Row] = &[
             call!(SYS_open_by_handle_at, Always, Open, open::open_by_handle_at, By(Route::Fd)),
         ],
     },
-    Row {
-        title: "inotify, fanotify",
-        calls: &[
-            call!(SYS_inotify_init, Always, Other, inotify::init, Kernel),
-            call!(SYS_inotify_init1, Always, Other, inotify::init1, Kernel),
-            call!(SYS_inotify_add_watch, PathSecond, Other, inotify::add_watch),
-            call!(SYS_inotify_rm_watch, Fd, Other, inotify::rm_watch),
-            call!(SYS_fanotify_init, Always, Other, fanotify::init, Kernel),
-            call!(SYS_fanotify_mark, Always, Other, fanotify::mark, Kernel),
-        ],
-    },
+    Row { title: "inotify, fanotify", calls: extensions::WATCH_CALLS },
     // Opening.
     Row {
         title: "O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECTORY, O_NOFOLLOW, O_PATH, O_CLOEXEC, O_NONBLOCK",
@@ -347,13 +342,7 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         title: "io_setup, io_submit, io_uring_setup, io_uring_enter, io_uring_register",
-        calls: &[
-            kernel!(SYS_io_setup),
-            call!(SYS_io_submit, Always, Other, aio::submit, Handle),
-            call!(SYS_io_uring_setup, Always, Other, io_uring::setup, Handle),
-            call!(SYS_io_uring_enter, Always, Other, io_uring::enter, Handle),
-            call!(SYS_io_uring_register, Always, Other, io_uring::register, Handle),
-        ],
+        calls: extensions::RING_CALLS,
     },
     // Attributes.
     Row {
@@ -606,6 +595,7 @@ pub fn route(number: u64) -> Route {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::statistics::CallClass;
     use std::collections::{HashMap, HashSet};
 
     const DOCUMENT: &str = include_str!("../../../docs/posix.md");

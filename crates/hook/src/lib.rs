@@ -23,6 +23,7 @@
 //! | [`paths`], [`proc_links`] | the path owner of every path |
 //! | [`mount_table`] | the mount in the kernel's tables of mounts |
 //! | [`calls`] | handlers of calls by path, and of calls on open files |
+//! | [`extensions`] | io_uring and AIO, inotify and fanotify, leases |
 //! | [`descriptors`] | descriptors, their numbers, their way to other processes |
 //! | [`large_table`] | tables that few programs need |
 //! | [`process`] | children, programs, credentials, the environment |
@@ -74,6 +75,7 @@ pub mod context;
 pub mod descriptors;
 pub mod dispatch;
 pub mod entry_code;
+pub mod extensions;
 pub mod failed_image;
 pub mod handoff;
 pub mod large_table;

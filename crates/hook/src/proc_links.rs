@@ -5,8 +5,16 @@ use crate::handoff::{number, write_number};
 
 /// The path of a descriptor of this process, which ends with a zero byte.
 pub fn descriptor_path(fd: u32) -> [u8; 32] {
+    path_in(b"/proc/self/fd/", fd)
+}
+
+/// Like [`descriptor_path`], of what the kernel shows about the descriptor.
+pub fn information_path(fd: u32) -> [u8; 32] {
+    path_in(b"/proc/self/fdinfo/", fd)
+}
+
+fn path_in(base: &[u8], fd: u32) -> [u8; 32] {
     let mut path = [0u8; 32];
-    let base = b"/proc/self/fd/";
     path[..base.len()].copy_from_slice(base);
     write_number(fd.into(), &mut path[base.len()..]);
     path

@@ -5,11 +5,12 @@ use crate::abi::entry::{NATIVE, Verdict, done};
 use crate::abi::user_memory;
 use crate::call::Call;
 use crate::calls::files::with_open_file;
+use crate::calls::kernel_objects;
 use crate::calls::names::{
     Ids, PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
 };
-use crate::calls::{kernel_objects, leases};
 use crate::descriptors;
+use crate::extensions;
 use crate::paths::Directory;
 use crate::process::limits;
 use crate::process::session::Calling;
@@ -177,7 +178,7 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
         is_leased = !caller.data().truncate_unless_leased(node, length)?;
         Ok(0)
     })?;
-    if is_leased { leases::truncate(call, length) } else { Ok(verdict) }
+    if is_leased { extensions::truncate_leased(call, length) } else { Ok(verdict) }
 }
 
 // Extended attributes.

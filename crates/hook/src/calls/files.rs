@@ -7,10 +7,11 @@ use crate::abi::entry::{NATIVE, Verdict, done};
 use crate::abi::{sys, user_memory};
 use crate::call::Call;
 use crate::calls::open::LARGE_FILE;
-use crate::calls::{attributes, copy_calls, inotify, kernel_objects, leases, locks, parent_listing};
+use crate::calls::{attributes, copy_calls, kernel_objects, locks, parent_listing};
 use crate::context::{COPY_BYTES, Inside};
 use crate::descriptors::marks::{self, host_verdict};
 use crate::descriptors::{self, fd_numbers};
+use crate::extensions;
 use crate::process::image_sync::{finish_write, sync as sync_image};
 use crate::process::limits;
 use crate::process::session::{Calling, Session};
@@ -129,7 +130,7 @@ pub fn read(call: &mut Call<'_>) -> Result<Verdict> {
         |caller, file| read_into(caller, file, None, buffer, length).map(|count| count as i64),
         |call| mount_table::read(call, None, [Ok((buffer, length))].into_iter()),
     )?;
-    inotify::or_else(call, verdict, |call| inotify::read(call, buffer, length))
+    extensions::or_events(call, verdict, |call| extensions::read_events(call, buffer, length))
 }
 
 /// write(fd, buffer, length).
@@ -286,14 +287,14 @@ fn write_pieces(
 /// readv(fd, vector, count).
 pub fn readv(call: &mut Call<'_>) -> Result<Verdict> {
     let verdict = read_vector(call, None)?;
-    inotify::or_else(call, verdict, |call| {
+    extensions::or_events(call, verdict, |call| {
         let vector = Vector::new(call.frame.rsi, call.frame.rdx)?;
         if vector.count == 0 {
             return Ok(NATIVE);
         }
         // A short read, as in the kernel: events are read into one buffer.
         let (buffer, length) = vector.part(0)?;
-        inotify::read(call, buffer, length)
+        extensions::read_events(call, buffer, length)
     })
 }
 
@@ -625,7 +626,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
             FileKind::Directory => Err(Errno::EINVAL),
             _ => Err(Errno::ENOTDIR),
         }),
-        _ if leases::is_command(command) => leases::fcntl(call),
+        _ if extensions::is_lease_command(command) => extensions::lease(call),
         _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
     }
 }
@@ -703,7 +704,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
         _ => Err(Errno::ENOTTY),
     })?;
     match request {
-        FIONREAD => inotify::or_else(call, verdict, |call| inotify::bytes_to_read(call, argument)),
+        FIONREAD => extensions::or_events(call, verdict, |call| extensions::bytes_to_read(call, argument)),
         _ => Ok(verdict),
     }
 }

@@ -1,17 +1,11 @@
 //! Handlers of calls by path, and of calls on open files.
 
-pub mod aio;
 pub mod attributes;
 pub mod copy_calls;
-pub mod entries;
-pub mod fanotify;
 pub mod files;
 pub mod handles;
-pub mod inotify;
-pub mod io_uring;
 pub mod kernel_objects;
 pub mod landlock;
-pub mod leases;
 pub mod locks;
 pub mod mapping;
 pub mod names;
@@ -20,4 +14,3 @@ pub mod parent_listing;
 pub mod renames;
 pub mod seccomp;
 pub mod sockets;
-pub mod watch_descriptors;

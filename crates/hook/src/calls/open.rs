@@ -4,9 +4,10 @@ use crate::abi::entry::{NATIVE, Verdict, done};
 use crate::abi::user_memory;
 use crate::call::{Call, native_with};
 use crate::calls::names::{PathArguments, at, by_path, native_by, path};
-use crate::calls::{handles, kernel_objects, leases};
+use crate::calls::{handles, kernel_objects};
 use crate::context::{Inside, PATH_ROOM_BYTES};
 use crate::descriptors::{self, fd_numbers, marks};
+use crate::extensions;
 use crate::paths::{self, Directory, PathOwner};
 use crate::process::other_processes::another_process;
 use crate::process::session::{Calling, Session};
@@ -323,7 +324,7 @@ pub fn install<'w>(
     let fd = placeholder.fd;
     let may_be_leased = session.process.install(session.caller.thread, fd, file, cloexec)?;
     if may_be_leased || file.truncates_late() {
-        leases::complete_open(session, fd, file)?;
+        extensions::complete_open(session, fd, file)?;
     }
     if file.is_path() {
         fd_numbers::record_path_descriptor();

@@ -16,9 +16,10 @@ use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, blocking_call, native_with};
 use crate::calls::sockets::{self, Address};
-use crate::calls::watch_descriptors;
 use crate::context::{Context, Inside};
 use crate::descriptors::{self, fd_numbers, marks};
+use crate::extensions;
+use crate::proc_links::descriptor_path;
 use crate::process::environment;
 use crate::process::other_processes::status_of;
 use crate::process::session::Session;
@@ -275,9 +276,7 @@ fn write_fd_token(token: &FdToken) -> Result<u32> {
 
 /// Opens the file of a descriptor again.
 fn reopen(fd: u32, flags: i32) -> Result<sys::Fd> {
-    let mut text = [0; watch_descriptors::PATH_BYTES];
-    sys::open(watch_descriptors::proc_path(b"/proc/self/fd/", fd, &mut text), flags)
-        .map_err(|error| Errno(-error as i32))
+    sys::open(&descriptor_path(fd), flags).map_err(|error| Errno(-error as i32))
 }
 
 /// Withdraws a description from transit whose message was not sent.
@@ -342,7 +341,7 @@ fn received(call: &mut Call<'_>, address: u64, room: u32, flags: i32) -> Result<
         let fd = number_of(fd);
         if let Some(token) = read_fd_token(fd) {
             open_fd_token(&session, fd, token, flags)?;
-        } else if let Some(key) = watch_descriptors::received_key(session.caller.thread, fd, &mut copy[..])
+        } else if let Some(key) = extensions::received_watcher(session.caller.thread, fd, &mut copy[..])
             && let Some(token) = session.process.find_watcher_token(session.caller.thread, key)
         {
             let (cloexec, last) = (flags & libc::MSG_CMSG_CLOEXEC != 0, flags & libc::MSG_PEEK == 0);

@@ -19,7 +19,6 @@ pub mod fd_passing;
 pub mod hidden_numbers;
 pub mod marks;
 pub mod polling;
-pub mod ring_files;
 
 use crate::abi::entry::{FDS_MAX, Frame, NATIVE, Next, Verdict, done};
 use crate::abi::sys;
@@ -28,6 +27,7 @@ use crate::descriptors::marks::{
     ABOVE, close_in_kernel, close_placeholder, host_verdict, is_above, is_hidden, is_marked, is_protected, kernel,
     placed, set_kernel_cloexec,
 };
+use crate::extensions;
 use crate::process::session::Session;
 use crate::server::Server;
 use crate::{mount_table, paths};
@@ -168,7 +168,7 @@ fn close_host(session: &Session<'_>, frame: &Frame, fd: u32) -> Verdict {
     if session.is_child {
         return NATIVE;
     }
-    ring_files::release_of_closed(session, fd);
+    extensions::close_ring(session, fd);
     if !fd_numbers::is_host(fd) {
         fd_numbers::unmark(fd);
     }
@@ -292,7 +292,7 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
     if verdict.result >= 0 && verdict.next == Next::Done {
         session.process.remove(session.caller.thread, to);
         if !session.is_child {
-            ring_files::release_of_closed(&session, to);
+            extensions::close_ring(&session, to);
             fd_numbers::unmark(to);
         }
         record_duplicate(server, from, verdict.result);
@@ -356,7 +356,7 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
     if !only_mark && !session.is_child {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
         for fd in first..=end {
-            ring_files::release_of_closed(&session, fd);
+            extensions::close_ring(&session, fd);
             fd_numbers::unmark(fd);
         }
     }

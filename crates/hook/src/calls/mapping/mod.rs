@@ -18,9 +18,9 @@ mod pieces;
 use crate::abi::entry::{DIRECTFS_FD_COUNT, NATIVE, Next, Verdict, done};
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, native_with};
-use crate::calls::io_uring;
 use crate::context::Inside;
 use crate::descriptors::marks::{self, host_verdict};
+use crate::extensions;
 use crate::loading::file_identity;
 use crate::loading::library_syscalls::{self, NewMapping};
 use crate::process::environment;
@@ -93,7 +93,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let verdict = map_file(call)?;
     if marks::is_ring(fd as u32) {
-        return Ok(io_uring::record_mapping(call, verdict));
+        return Ok(extensions::record_ring_mapping(call, verdict));
     }
     if is_code { map_code(call, verdict) } else { Ok(verdict) }
 }

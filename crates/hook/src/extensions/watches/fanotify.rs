@@ -4,13 +4,13 @@
 //! files of the mount and their events are in the DRAM region (`posix::watch`), and the kernel's
 //! descriptor has a mark on a wake file. Which flags and masks are valid the kernel decides.
 
+use super::{EventBuffer, EventKind, WakeFile, describe, limit_of, read_group};
 use crate::abi::entry::{FDS_MAX, NATIVE, Verdict};
 use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, native_with};
 use crate::calls::names::{at, by_node, on_directory};
 use crate::calls::open;
-use crate::calls::watch_descriptors::{self, EventBuffer, EventKind, WakeFile, describe, limit_of};
 use crate::descriptors::{self, fd_numbers, marks};
 use crate::paths::Directory;
 use crate::process::session::{Calling, Session};
@@ -262,7 +262,7 @@ pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
     // Events hold new descriptors.
     fd_numbers::release_cached();
     let Some(group) = Group::of(&call.begin()?.session, fd) else { return Ok(NATIVE) };
-    watch_descriptors::read(call, group.key, (buffer, length), &Marks(group))
+    read_group(call, group.key, (buffer, length), &Marks(group))
 }
 
 /// Events of marks.

@@ -10,7 +10,7 @@
 use super::operations::NO_OFFSET;
 use crate::abi::sys;
 use crate::call::Call;
-use crate::calls::entries::serve_entry;
+use crate::extensions::rings::entries::serve_entry;
 use posix::{Errno, Result};
 
 /// The most that is read at once: a larger buffer gets an incomplete read.

@@ -16,9 +16,9 @@
 use crate::abi::entry::{NATIVE, Verdict, done};
 use crate::abi::{sys, user_memory};
 use crate::call::Call;
-use crate::calls::entries::serve_entry;
 use crate::calls::mapping::missing;
 use crate::descriptors::marks::{self, kernel};
+use crate::extensions::rings::entries::serve_entry;
 use core::mem::offset_of;
 use posix::{Errno, Result};
 

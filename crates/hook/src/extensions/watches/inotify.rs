@@ -14,13 +14,12 @@
 //!   left, and then only.
 //! - The numbers of watches in the mount are above all that the kernel assigns.
 
+use super::{EventBuffer, EventKind, WakeFile, describe, fanotify, limit_of, read_group};
 use crate::abi::entry::{FDS_MAX, NATIVE, Next, Verdict, done};
 use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, native_with};
-use crate::calls::fanotify;
 use crate::calls::names::{by_node, path};
-use crate::calls::watch_descriptors::{self, EventBuffer, EventKind, WakeFile, describe, limit_of};
 use crate::descriptors::marks::{self, host_verdict};
 use crate::descriptors::{self, fd_numbers};
 use crate::process::session::{Calling, Session};
@@ -166,7 +165,7 @@ pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
     if session.process.mark_group_flags(fd).is_some() {
         return fanotify::read(call, buffer, length);
     }
-    watch_descriptors::read(call, key, (buffer, length), &Watched)
+    read_group(call, key, (buffer, length), &Watched)
 }
 
 /// Events of watches.

@@ -1,10 +1,10 @@
 //! Lists of files that a program registers with a ring: see
-//! [`ring_files`](crate::descriptors::ring_files).
+//! [`ring_files`](crate::extensions::rings::ring_files).
 
 use crate::abi::user_memory;
 use crate::call::Call;
 use crate::descriptors::marks::{self, kernel};
-use crate::descriptors::ring_files;
+use crate::extensions::rings::ring_files;
 use crate::message_ring::{ANY_INDEX, Message};
 use crate::process::session::Session;
 use posix::{Errno, Result};

@@ -1,24 +1,43 @@
 //! Descriptors of inotify and fanotify: their descriptions in the shared tables, and the wake files
 //! by which changes in the mount make them readable. A read returns events of both sides.
 
+mod fanotify;
+mod inotify;
+
+pub use inotify::{bytes_to_read, or_else, read};
+
 use crate::abi::entry::{Verdict, done};
 use crate::abi::sys;
+use crate::call::OnFailure::Kernel;
 use crate::call::{Call, blocking_call};
+use crate::call_table::{Entry, call};
 use crate::calls::kernel_objects::meeting;
 use crate::descriptors::fd_numbers;
 use crate::handoff::write_number;
+use crate::proc_links::{descriptor_path, information_path};
 use crate::process::session::Session;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Thread;
+use libc::*;
 use posix::watch::{Watches, wake_name};
 use posix::{MarkGroupFlags, OpenFile, Result};
+
+/// The calls.
+pub const CALLS: &[Entry] = &[
+    call!(SYS_inotify_init, Always, Other, inotify::init, Kernel),
+    call!(SYS_inotify_init1, Always, Other, inotify::init1, Kernel),
+    call!(SYS_inotify_add_watch, PathSecond, Other, inotify::add_watch),
+    call!(SYS_inotify_rm_watch, Fd, Other, inotify::rm_watch),
+    call!(SYS_fanotify_init, Always, Other, fanotify::init, Kernel),
+    call!(SYS_fanotify_mark, Always, Other, fanotify::mark, Kernel),
+];
 
 /// The limit of watches if the kernel does not show it.
 const WATCHES_DEFAULT: u32 = 8192;
 /// A path of a wake file: `/proc/self/fd/DESCRIPTOR/../watch-GROUP`.
-pub const PATH_BYTES: usize = 64;
+const PATH_BYTES: usize = 64;
 
 /// Gives a new descriptor a description with a key. `flags`: those of fanotify.
 pub fn describe(session: &Session<'_>, fd: u32, flags: Option<MarkGroupFlags>, cloexec: bool) {
@@ -86,26 +105,17 @@ impl WakeFile {
 /// The key of the group behind a descriptor from another process: of a descriptor that watches the
 /// kernel lists what it watches, and so the wake file. `room` is for the list.
 pub fn received_key(thread: &Thread<'static>, fd: u32, room: &mut [u8]) -> Option<u64> {
-    let mut text = [0u8; PATH_BYTES];
-    let target = sys::read_link(proc_path(b"/proc/self/fd/", fd, &mut text), room).ok()?;
+    let target = sys::read_link(&descriptor_path(fd), room).ok()?;
     if ![&b"anon_inode:inotify"[..], b"anon_inode:[fanotify]"].contains(&&room[..target]) {
         return None;
     }
-    let file = sys::open(proc_path(b"/proc/self/fdinfo/", fd, &mut text), libc::O_RDONLY).ok()?;
+    let file = sys::open(&information_path(fd), libc::O_RDONLY).ok()?;
     let mut length = 0;
     while let Ok(count @ 1..) = file.read(&mut room[length..]) {
         length += count;
     }
     let mut inodes = room[..length].split(|&byte| byte == b' ').filter_map(|word| word.strip_prefix(b"ino:"));
     inodes.find_map(|digits| Watches::of(thread).watch_key_of_wake_file(hexadecimal(digits)))
-}
-
-/// The terminated path of a descriptor in a directory of /proc.
-pub fn proc_path<'t>(directory: &[u8], fd: u32, into: &'t mut [u8; PATH_BYTES]) -> &'t [u8] {
-    into[..directory.len()].copy_from_slice(directory);
-    let end = directory.len() + write_number(fd.into(), &mut into[directory.len()..]);
-    into[end] = 0;
-    &into[..=end]
 }
 
 fn hexadecimal(digits: &[u8]) -> u64 {
@@ -159,7 +169,7 @@ pub trait EventKind {
 }
 
 /// read(fd, buffer, length), of a descriptor of a group with this key.
-pub fn read(call: &mut Call<'_>, key: u64, (address, length): (u64, u64), kind: &impl EventKind) -> Result<Verdict> {
+fn read_group(call: &mut Call<'_>, key: u64, (address, length): (u64, u64), kind: &impl EventKind) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
     loop {
         let has_events = {

@@ -3,8 +3,9 @@
 use super::buffers;
 use super::files::{self, List, Place};
 use crate::abi::user_memory;
+use crate::descriptors::fd_numbers;
 use crate::descriptors::marks::{self, kernel};
-use crate::descriptors::{fd_numbers, ring_files};
+use crate::extensions::rings::ring_files;
 use posix::Errno;
 
 /// Size of an entry.
