@@ -32,6 +32,7 @@ mod journal_room;
 mod left;
 mod locks;
 mod make;
+mod permissions;
 mod regions;
 mod resize;
 mod runtime;

@@ -144,7 +144,7 @@ pub fn make_filled<E: From<ImageError>>(
     {
         old.refuse_overwriting()?;
     }
-    let new = NewFile::with_mode(&place, old.as_ref().and_then(Target::permissions).unwrap_or(options.mode))?;
+    let new = Target::replacement(old.as_ref(), &place, options.mode)?;
     let unnamed = PathBuf::from(format!("/proc/self/fd/{}", new.file.as_raw_fd()));
     let named = |failure: ImageError| failure.with_path(&unnamed, path);
     let made = make_watched(&unnamed, &MakeOptions { force: true, ..options.clone() }, watch).map_err(named)?;
@@ -177,7 +177,7 @@ pub fn receive<E: From<ImageError>>(
         return Err(old.error("replace")(io::Error::other(refused)).into());
     }
     let locks = old.as_ref().map(Target::lock_alone).transpose()?;
-    let new = NewFile::with_mode(&place, old.as_ref().and_then(Target::permissions).unwrap_or(options.mode))?;
+    let new = Target::replacement(old.as_ref(), &place, options.mode)?;
     fill(&new.file)?;
     match old {
         Some(_) => new.replace()?,
@@ -278,8 +278,9 @@ impl Target {
         Ok((self.lock(Byte::Attaching)?, self.lock(Byte::Attached)?))
     }
 
-    fn permissions(&self) -> Option<u32> {
-        Some(self.file.metadata().ok()?.mode() & 0o777)
+    /// The file that takes the place of this one; of none, one with this mode.
+    fn replacement(old: Option<&Target>, place: &Path, mode: u32) -> Result<NewFile, ImageError> {
+        old.map_or_else(|| NewFile::with_mode(place, mode), |old| NewFile::like(place, &old.file))
     }
 
     fn error(&self, action: &'static str) -> impl FnOnce(io::Error) -> ImageError {

@@ -32,7 +32,7 @@
 
 use super::regions::working_capacity;
 use super::working_file::{self, Needs, WORKING};
-use super::{ImageError, left};
+use super::{ImageError, left, permissions};
 use engine::Platform;
 use pmem::{Access, MapError, Mapping};
 use posix::commits::{capacity_within, working_bytes};
@@ -165,7 +165,7 @@ impl RuntimeDirectory {
             let length = working_bytes(capacity_within(room)).clamp(least, most);
             return self.create_shared(WORKING, image, path, length);
         }
-        let owner = stat(image, path)?;
+        let owner = permissions::of(image, path)?;
         let made = working_file::create_hidden(&self.directory, self.name, (image, path)).and_then(|file| {
             file.set_len(most)?;
             adopt_owner(&self.directory, &owner, ENTER);
@@ -193,7 +193,7 @@ impl RuntimeDirectory {
 
     /// Records which image a working copy belongs to.
     fn name_image(&self, image: &File, path: &Path) -> Result<(), ImageError> {
-        let owner = stat(image, path)?;
+        let owner = permissions::of(image, path)?;
         let shown = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let shown = [format!("{}:{}:", owner.st_dev, owner.st_ino).as_bytes(), shown.as_os_str().as_bytes()].concat();
         // Without it lists of left working copies do not name their image.
@@ -210,7 +210,7 @@ impl RuntimeDirectory {
 
     fn create_shared(&self, name: &str, image: &File, path: &Path, length: u64) -> Result<Mapping, ImageError> {
         let shown = self.path().join(name);
-        let owner = stat(image, path)?;
+        let owner = permissions::of(image, path)?;
         let failed = |source: io::Error| ImageError::no_shared(&shown, source);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR);
@@ -257,7 +257,7 @@ impl Found {
         let directory = above.and_then(|above| rustix::fs::openat(above, outer_name(name), flags, Mode::empty()));
         let directory = directory.map_err(|errno| failed(io::Error::from(errno).to_string()))?;
         let made = rustix::fs::fstat(&directory).map_err(|errno| failed(io::Error::from(errno).to_string()))?;
-        if !is_trusted(&made, &stat(image, path)?) {
+        if !is_trusted(&made, &permissions::of(image, path)?) {
             return Err(failed(format!("user {} created it, without permission to write the image", made.st_uid)));
         }
         Ok(Found { parent: parent.to_owned(), name, directory })
@@ -268,7 +268,9 @@ impl Found {
     pub(super) fn find_left(parent: &Path, name: u64, image: &File, path: &Path) -> Result<Option<Found>, ImageError> {
         let outer = parent.join(outer_name(name));
         match rustix::fs::lstat(&outer) {
-            Ok(made) if is_trusted(&made, &stat(image, path)?) => Found::find(parent, name, image, path).map(Some),
+            Ok(made) if is_trusted(&made, &permissions::of(image, path)?) => {
+                Found::find(parent, name, image, path).map(Some)
+            }
             _ => Ok(None),
         }
     }
@@ -316,8 +318,10 @@ impl Found {
             return Ok(None);
         }
         let file = File::from(file.map_err(|errno| failed(io::Error::from(errno).to_string()))?);
-        let made = stat(&file, region)?;
-        if !is_trusted(&made, &stat(image, path)?) || FileType::from_raw_mode(made.st_mode) != FileType::RegularFile {
+        let made = permissions::stat(&file, region)?;
+        if !is_trusted(&made, &permissions::of(image, path)?)
+            || FileType::from_raw_mode(made.st_mode) != FileType::RegularFile
+        {
             return Err(failed(format!("user {} created it, without permission to write the image", made.st_uid)));
         }
         Ok(Some(file))
@@ -388,14 +392,6 @@ fn adopt_owner(made: impl AsFd, image: &Stat, (others, owner): Permissions) {
         let _ = rustix::fs::fchown(&made, Some(Uid::from_raw(image.st_uid)), None);
     }
     let _ = rustix::fs::fchmod(&made, Mode::from_raw_mode(mode));
-}
-
-fn stat(file: &File, path: &Path) -> Result<Stat, ImageError> {
-    rustix::fs::fstat(file).map_err(|errno| ImageError::File {
-        action: "examine",
-        path: path.to_owned(),
-        source: io::Error::from(errno),
-    })
 }
 
 /// Whether the owner of `made` could have written the image itself: root, the image's owner or this

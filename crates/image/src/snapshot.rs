@@ -23,12 +23,14 @@ use super::extents::for_each_extent;
 use super::locks::{Byte, Lock, LockGuard, retry_until};
 use super::working::{Base, copy_file, copy_newest, image_length};
 use super::working_file;
-use super::{CommitPolicy, Image, ImageError, OpenImage, RUNTIME_PARENT, lock_error, make, open_file, users};
+use super::{
+    CommitPolicy, Image, ImageError, OpenImage, RUNTIME_PARENT, lock_error, make, open_file, permissions, users,
+};
 use engine::Platform;
 use pmem::{Access, BLOCK_BYTES, Direct, MapError, Mapping, Region, Tracking};
 use posix::Errno;
 use posix::host::{PLATFORM, pass_barrier_everywhere};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RenameFlags};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -306,14 +308,29 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
-    /// Creates it beside its final place, with the permissions of `like`.
+    /// Creates it beside its final place, where nothing is yet, with the permissions of `like`.
     fn create(path: &Path, like: &File) -> Result<NewFile, ImageError> {
         if path.symlink_metadata().is_ok() {
             return Err(MapError::Exists { path: path.to_owned() }.into());
         }
-        let examined = like.metadata();
-        let failed = |source| ImageError::File { action: "create", path: path.to_owned(), source };
-        NewFile::with_mode(path, examined.map_err(failed)?.permissions().mode() & 0o777)
+        NewFile::like(path, like)
+    }
+
+    /// Creates it beside its final place, with group and permissions of another file. If the kernel
+    /// forbids that group, the file's own group gets none.
+    pub fn like(path: &Path, other: &File) -> Result<NewFile, ImageError> {
+        let other = permissions::of(other, path)?;
+        let mode = other.st_mode & 0o777;
+        let new = NewFile::with_mode(path, mode & !0o070)?;
+        if mode & 0o070 != 0 && rustix::fs::fchown(&new.file, None, Some(Gid::from_raw(other.st_gid))).is_ok() {
+            new.set_mode(mode)?;
+        }
+        Ok(new)
+    }
+
+    fn set_mode(&self, permissions: u32) -> Result<(), ImageError> {
+        let failed = |source| ImageError::File { action: "create", path: self.path.clone(), source };
+        self.file.set_permissions(PermissionsExt::from_mode(permissions)).map_err(failed)
     }
 
     /// Creates it beside its final place.
@@ -333,7 +350,7 @@ impl NewFile {
             Err(errno) => return Err(failed(errno.into())),
         };
         let new = NewFile { file: File::from(file), path: path.to_owned(), temporary };
-        new.file.set_permissions(PermissionsExt::from_mode(permissions)).map_err(failed)?;
+        new.set_mode(permissions)?;
         Ok(new)
     }
 

@@ -179,6 +179,43 @@ fn the_region_is_for_those_who_may_write_the_image() {
     }
 }
 
+/// Its mode then shows the most that any named user or group may do, in place of what its group
+/// may.
+#[test]
+fn an_access_list_that_gives_the_group_nothing_shares_nothing_with_it() {
+    for (group, shared, copied) in [(0, 0o600, 0o600), (4, 0o600, 0o640), (6, 0o660, 0o660)] {
+        let Scratch { image, path, options, directory } = Scratch::new();
+        image.close().unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        // Root can give it to a group that is not its own.
+        let _ = std::os::unix::fs::chown(&path, None, Some(54321));
+        let gid = fs::metadata(&path).unwrap().gid();
+        // The owner, user 12345, the group, the mask, others.
+        let entries = [(1, 6, u32::MAX), (2, 6, 12345), (4, group, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
+        let entry = |(tag, permissions, id): (u16, u16, u32)| {
+            [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let list = [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat();
+        let set = rustix::fs::setxattr(&path, "system.posix_acl_access", &list, rustix::fs::XattrFlags::empty());
+        if set == Err(rustix::io::Errno::OPNOTSUPP) {
+            println!(
+                "SKIPPED: an_access_list_that_gives_the_group_nothing_shares_nothing_with_it: no access lists here"
+            );
+            return;
+        }
+        set.unwrap();
+        let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode_of(&path), 0o660, "the mask");
+        let image = Image::open(&path, &options).unwrap();
+        assert_eq!(mode_of(&runtime_directory(&directory).join("region")), shared, "a group with {group}");
+        image.close().unwrap();
+        let copy = directory.path().join("copy");
+        image::snapshot(&path, &copy, None, &options, &mut |_, _| true).unwrap();
+        assert_eq!(mode_of(&copy), copied, "a group with {group}");
+        assert!(copied == 0o600 || fs::metadata(&copy).unwrap().gid() == gid);
+    }
+}
+
 /// The runtime directory of the only image in use in a directory.
 fn runtime_directory(directory: &tempfile::TempDir) -> PathBuf {
     let entries = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
