@@ -9,7 +9,7 @@ use super::extents::for_each_hole;
 use super::locks::{self, Byte, Lock, LockGuard, try_set};
 use super::regions::{MappedCopy, dram_region, map_working_copy, recover, slots_max};
 use super::resize::is_reserved;
-use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
+use super::runtime::{self, Found, HoldsCopy, RuntimeDirectory, cannot_share};
 use super::unfinished::remove_all_unfinished;
 use super::working::{Base, Pending, RecoveredJournal, WorkingCopy, copy_newest};
 use super::working_file;
@@ -85,9 +85,10 @@ impl<M: Memory> Attempt<'_, M> {
         }
         let is_on_disk = self.pm.backing().is_disk();
         let recovered = recovered.filter(|_| is_on_disk && self.options.commits != CommitPolicy::Never);
+        let holds_copy = HoldsCopy(recovered.is_some());
         let create = || {
             let parent = &self.options.dram_directory;
-            RuntimeDirectory::create(parent).map_err(|source| ImageError::no_shared(parent, source))
+            RuntimeDirectory::create(parent, holds_copy).map_err(|source| ImageError::no_shared(parent, source))
         };
         let place = match self.options.exclusive {
             true => DramBacking::Private(recovered.is_some().then(create).transpose()?),

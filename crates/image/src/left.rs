@@ -112,3 +112,23 @@ pub(super) fn report_set_aside(image: &Path, copy: &Path) {
         copy.display()
     );
 }
+
+/// Reports a working copy of a user that may not write the image: its owner, group or mode was
+/// changed, or this is a copy of that user's image.
+pub(super) fn report_foreign(image: &Path, copy: &Path, user: u32) {
+    eprintln!(
+        "directfs: {}: it was not left cleanly, and its newest state is in {}, of user {user}, who may not write this file. \
+         So that state is not used",
+        image.display(),
+        copy.display()
+    );
+}
+
+/// Reports a working copy that is gone.
+pub(super) fn report_gone(image: &Path) {
+    eprintln!(
+        "directfs: {}: it was not left cleanly, and what was done after the last commit was in memory that is gone with a \
+         restart, or is that of another container",
+        image.display()
+    );
+}

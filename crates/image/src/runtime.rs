@@ -68,6 +68,24 @@ pub(super) struct RuntimeDirectory {
     _in_use: OwnedFd,
 }
 
+/// Whether a runtime directory is to hold a working copy. Its name says so, for the time when the
+/// directory is gone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HoldsCopy(pub bool);
+
+/// The bit of a name that says so.
+const HOLDS_COPY: u64 = 1;
+
+/// What the name of a runtime directory leads to when no process uses it.
+pub(super) enum LeftDirectory {
+    /// A directory of a user of the image.
+    Found(Found),
+    /// A directory of this user, that may not write the image.
+    Foreign(PathBuf, u32),
+    /// Nothing.
+    Gone(HoldsCopy),
+}
+
 /// A runtime directory whose region is not mapped yet.
 pub(super) struct Found {
     parent: PathBuf,
@@ -89,11 +107,11 @@ fn open_directory(parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
 
 impl RuntimeDirectory {
     /// Creates one in `parent`, after removal of this user's leftovers there.
-    pub(super) fn create(parent: &Path) -> io::Result<RuntimeDirectory> {
+    pub(super) fn create(parent: &Path, copy: HoldsCopy) -> io::Result<RuntimeDirectory> {
         let above = open_parent(parent)?;
         remove_leftovers(&above);
         loop {
-            let name = PLATFORM.random();
+            let name = PLATFORM.random() & !HOLDS_COPY | if copy.0 { HOLDS_COPY } else { 0 };
             match rustix::fs::mkdirat(&above, outer_name(name), Mode::RWXU) {
                 Ok(()) => {}
                 Err(Errno::EXIST) => continue,
@@ -117,10 +135,11 @@ impl RuntimeDirectory {
 
     /// Creates one for processes that inherit its descriptor, in any directory that permits it.
     pub(super) fn create_anywhere(preferred: &Path) -> io::Result<RuntimeDirectory> {
-        let first = RuntimeDirectory::create(preferred);
+        let create = |parent: &Path| RuntimeDirectory::create(parent, HoldsCopy(false));
+        let first = create(preferred);
         let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let others = run.into_iter().chain([std::env::temp_dir()]);
-        first.or_else(|error| others.map(|parent| RuntimeDirectory::create(&parent)).find_map(Result::ok).ok_or(error))
+        first.or_else(|error| others.map(|parent| create(&parent)).find_map(Result::ok).ok_or(error))
     }
 
     /// The name's number, as stored in the superblock.
@@ -263,15 +282,15 @@ impl Found {
         Ok(Found { parent: parent.to_owned(), name, directory })
     }
 
-    /// Finds the directory that the superblock of an image names that is not in use. `None`: there
-    /// is none that a user of the image made.
-    pub(super) fn find_left(parent: &Path, name: u64, image: &File, path: &Path) -> Result<Option<Found>, ImageError> {
+    /// Finds the directory that the superblock of an image names that is not in use.
+    pub(super) fn find_left(parent: &Path, name: u64, image: &File, path: &Path) -> Result<LeftDirectory, ImageError> {
         let outer = parent.join(outer_name(name));
         match rustix::fs::lstat(&outer) {
             Ok(made) if is_trusted(&made, &permissions::of(image, path)?) => {
-                Found::find(parent, name, image, path).map(Some)
+                Found::find(parent, name, image, path).map(LeftDirectory::Found)
             }
-            _ => Ok(None),
+            Ok(made) => Ok(LeftDirectory::Foreign(outer, made.st_uid)),
+            Err(_) => Ok(LeftDirectory::Gone(HoldsCopy(name & HOLDS_COPY != 0))),
         }
     }
 

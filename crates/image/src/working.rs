@@ -27,9 +27,9 @@ use super::head::Head;
 use super::journal_room::log_bytes;
 use super::locks::{Byte, is_held_by_others};
 use super::regions::{MappedCopy, map_working_copy, slots_max, tracking_of};
-use super::runtime::Found;
+use super::runtime::{Found, HoldsCopy, LeftDirectory};
 use super::working_file::{self, Needs};
-use super::{ImageError, OpenImage, identity_of};
+use super::{ImageError, OpenImage, identity_of, left};
 use engine::format::{Geometry, Superblock, SuperblockError};
 use engine::{AttachOptions, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, RecoveryReport, superblock_with};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
@@ -178,10 +178,13 @@ impl<'a> Base<'a> {
         Ok(())
     }
 
-    /// Reports a working copy that does not continue the disk. The image forgets its name.
+    /// Reports what was done and does not count any more. The image forgets the name.
     fn set_aside(&self, left: Left) {
-        if let Left::Differs(copy) = left {
-            super::left::report_set_aside(self.path, &copy);
+        match left {
+            Left::Nothing | Left::Continues(..) => {}
+            Left::Differs(copy) => left::report_set_aside(self.path, &copy),
+            Left::Foreign(copy, user) => left::report_foreign(self.path, &copy, user),
+            Left::Gone => left::report_gone(self.path),
         }
     }
 
@@ -191,8 +194,11 @@ impl<'a> Base<'a> {
             return Ok(Left::Nothing);
         }
         let parent = self.runtime_parent;
-        let Some(found) = Found::find_left(parent, head.runtime_directory, self.file, self.path)? else {
-            return Ok(Left::Nothing);
+        let found = match Found::find_left(parent, head.runtime_directory, self.file, self.path)? {
+            LeftDirectory::Found(found) => found,
+            LeftDirectory::Foreign(copy, user) => return Ok(Left::Foreign(copy, user)),
+            LeftDirectory::Gone(HoldsCopy(true)) => return Ok(Left::Gone),
+            LeftDirectory::Gone(HoldsCopy(false)) => return Ok(Left::Nothing),
         };
         let Some(file) = found.open_working(self.file, self.path)? else { return Ok(Left::Nothing) };
         let length = file.metadata().map_err(self.file_error("examine"))?.len();
@@ -454,6 +460,10 @@ enum Left {
     Continues(FoundCopy, Commits),
     /// One in this directory that continues another state.
     Differs(PathBuf),
+    /// One in this directory of this user, that may not write the image any more.
+    Foreign(PathBuf, u32),
+    /// One was there. It is not in this machine's memory, or in that of this container.
+    Gone,
 }
 
 /// The newest state of an image, for reading.

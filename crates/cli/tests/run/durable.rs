@@ -295,7 +295,31 @@ fn containers_without_common_memory_use_an_image_one_after_the_other() {
         assert!(Instant::now() < end, "{}", stderr(&second));
     };
     assert_eq!(stdout(&second), "synced\n", "{}", stderr(&second));
+    assert!(stderr(&second).contains("that of another container"), "{}", stderr(&second));
     assert_eq!(names(&image), "second\nsynced\n", "the older copy in memory does not count any more");
+}
+
+/// Its owner, group or mode was changed after they were killed.
+#[test]
+fn what_processes_left_that_may_not_write_the_image_any_more_is_reported() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    assert!(!run(&image, &["--commit-interval", "0"], "echo >file; kill -9 $PPID").status.success());
+    let left = wait_for("a left copy", || {
+        let listed = stdout(&directfs(&["ps", "--left"]));
+        listed.lines().find(|line| line.contains(&image)).map(|line| line.split(' ').next().unwrap().to_owned())
+    });
+    let memory = Path::new("/dev/shm").join(&left);
+    if std::os::unix::fs::chown(&memory, Some(12345), None).is_err() {
+        println!("SKIPPED: what_processes_left_that_may_not_write_the_image_any_more_is_reported: needs root");
+        return;
+    }
+    let next = run(&image, &[], "ls");
+    std::os::unix::fs::chown(&memory, Some(0), None).unwrap();
+    assert!(directfs(&["ps", "--left", "--remove", &left]).status.success());
+    assert_eq!(stdout(&next), "");
+    assert!(stderr(&next).contains(&format!("{left}, of user 12345")), "{}", stderr(&next));
+    assert_eq!(stderr(&run(&image, &[], "ls")), "", "once");
 }
 
 #[test]
