@@ -54,6 +54,9 @@ pub fn leave(mut image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd
     if is_handed_back {
         return end.apply(image).context("cannot close the image cleanly; the next process that opens it recovers it");
     }
+    // If this is the first process of a container, the programs and the memory end with it.
+    let is_written = end == End::Close && !image.fs().is_read_only();
+    let synced = if is_written { image.sync() } else { Ok(()) };
     let paused = image.pause_services();
     // SAFETY: this process has one thread now, so the child may do whatever the parent may.
     match unsafe { libc::fork() } {
@@ -67,7 +70,7 @@ pub fn leave(mut image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd
         _ => {
             // The child owns it.
             std::mem::forget(image);
-            Ok(())
+            synced.context("programs in the background still use the image, and its newest state is not on the disk")
         }
     }
 }

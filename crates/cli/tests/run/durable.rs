@@ -322,6 +322,25 @@ fn what_processes_left_that_may_not_write_the_image_any_more_is_reported() {
     assert_eq!(stderr(&run(&image, &[], "ls")), "", "once");
 }
 
+/// They may go on for days. If the launcher is the first process of a container, they end with it,
+/// and so does the memory.
+#[test]
+fn the_end_of_a_run_commits_beside_programs_in_the_background() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let (copy, end) = (directory.path().join("copy"), directory.path().join("end"));
+    let waiting = format!("(until [ -e {} ]; do sleep 0.1; done) >/dev/null 2>&1 &", end.display());
+    let ended = run(&image, &["--commit-interval", "0"], &format!("echo done >file; {waiting}"));
+    assert!(ended.status.success(), "{}", stderr(&ended));
+    fs::copy(&image, &copy).unwrap();
+    fs::write(&end, "").unwrap();
+    wait_for("the end of the background", || {
+        let info: serde_json::Value = serde_json::from_slice(&directfs(&["info", "--json", &image]).stdout).ok()?;
+        (info["in_use"] == false).then_some(())
+    });
+    assert_eq!(read(copy.to_str().unwrap(), "file").as_deref(), Some("done\n"));
+}
+
 #[test]
 fn a_discarded_run_leaves_no_trace() {
     let directory = on_disk().unwrap_or_else(|| tempfile::tempdir().unwrap());
