@@ -12,23 +12,36 @@ use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
-use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
-/// Signals that the launcher takes instead of ending or stopping.
-const HANDLED_SIGNALS: [libc::c_int; 11] = [
-    libc::SIGCHLD,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGALRM,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-];
+/// Signals that the launcher takes instead of ending or stopping: all but those of faults, and
+/// those that cannot be taken.
+fn handled_signals() -> impl Iterator<Item = libc::c_int> {
+    const USUAL: [libc::c_int; 20] = [
+        libc::SIGCHLD,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGALRM,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGPIPE,
+        libc::SIGURG,
+        libc::SIGXCPU,
+        libc::SIGVTALRM,
+        libc::SIGPROF,
+        libc::SIGWINCH,
+        libc::SIGIO,
+        libc::SIGPWR,
+        libc::SIGSTKFLT,
+    ];
+    USUAL.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
 
 /// The blocked signals of this process, and the mask and action from before, which the program
 /// gets.
@@ -48,7 +61,7 @@ impl Signals {
         // child waitable, whatever action this process inherited.
         unsafe {
             libc::sigemptyset(&raw mut signals.handled);
-            for signal in HANDLED_SIGNALS {
+            for signal in handled_signals() {
                 libc::sigaddset(&raw mut signals.handled, signal);
             }
             libc::sigprocmask(libc::SIG_BLOCK, &raw const signals.handled, &raw mut signals.previous);
@@ -96,14 +109,23 @@ pub enum Ended {
 /// The standard descriptors that were closed when this process started, as bits. Before `main` the
 /// runtime opens /dev/null at their numbers.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
+/// Whether this process was started with SIGPIPE ignored. Before `main` the runtime ignores it.
+static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 
 #[used]
 // SAFETY: the loader calls the functions of this section with the arguments of `main`, which this
 // one ignores.
 #[unsafe(link_section = ".init_array")]
-static RECORD_CLOSED: extern "C" fn() = record_closed;
+static RECORD_START: extern "C" fn() = record_start;
 
-extern "C" fn record_closed() {
+extern "C" fn record_start() {
+    // SAFETY: plain data, filled by the call, which asks only.
+    let action = unsafe {
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        libc::sigaction(libc::SIGPIPE, ptr::null(), &raw mut action);
+        action.sa_sigaction
+    };
+    IGNORES_PIPE.store(action == libc::SIG_IGN, Relaxed);
     for fd in 0..=libc::STDERR_FILENO {
         // SAFETY: asks only.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
@@ -145,6 +167,9 @@ impl Child {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() as u32 != parent {
                     return Err(io::ErrorKind::Interrupted.into());
+                }
+                if IGNORES_PIPE.load(Relaxed) {
+                    libc::signal(libc::SIGPIPE, libc::SIG_IGN);
                 }
                 file_sizes.restore();
                 libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());

@@ -108,6 +108,39 @@ fn signals_sent_to_the_launcher_reach_the_command() {
     }
 }
 
+/// A terminal sends SIGWINCH to both itself; servers take it from others, as they take real-time
+/// signals.
+#[test]
+fn signals_that_would_end_the_launcher_or_nobody_reach_the_command() {
+    let script = "import signal; wanted = set(signal.valid_signals()) - {signal.SIGINT}; \
+         signal.pthread_sigmask(signal.SIG_BLOCK, wanted); print('ready', flush=True); \
+         print(signal.sigwaitinfo(wanted).si_signo, flush=True)";
+    let numbers = [libc::SIGWINCH, libc::SIGURG, libc::SIGPIPE, libc::SIGIO, libc::SIGPROF, libc::SIGRTMIN() + 3];
+    for number in numbers {
+        let mut command = start(&["--", "python3", "-c", script]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        assert_eq!(line(&mut output), "ready");
+        signal(&child, number);
+        assert_eq!(line(&mut output), number.to_string());
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// systemd ignores SIGPIPE for its services.
+#[test]
+fn a_command_ignores_the_signals_that_its_starter_ignores() {
+    // Without those that the C library has for itself.
+    const USUAL: u64 = (1 << 31) - 1;
+    let ignored = |before: &[&str]| {
+        let script = [&["trap '' PIPE TERM HUP; exec \"$@\"", "sh"], before, &["grep", "SigIgn", "/proc/self/status"]];
+        let output = Command::new("sh").arg("-c").args(script.concat()).output().unwrap();
+        let text = stdout(&output);
+        u64::from_str_radix(text.trim_start_matches("SigIgn:").trim(), 16).unwrap() & USUAL
+    };
+    assert_eq!(ignored(&[env!("CARGO_BIN_EXE_directfs"), "run", "--"]), ignored(&[]));
+}
+
 #[test]
 fn killing_the_launcher_kills_the_command_and_the_image_recovers() {
     let directory = scratch();
