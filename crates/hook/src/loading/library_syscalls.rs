@@ -300,7 +300,11 @@ fn by_context(code: &[u8], offset: usize) -> Option<Option<u32>> {
     if number.is_some() && opcode.ends_with(&[0x48, 0xc7, 0xc0]) {
         return Some(number);
     }
-    let behind = code.get(offset + 2..)?;
+    // Go's vfork has taken its return address from the stack, and puts it back first.
+    let behind = match code.get(offset + 2..)? {
+        [0x41, 0x50..=0x57, rest @ ..] | [0x50..=0x57, rest @ ..] => rest,
+        rest => rest,
+    };
     BEHIND.iter().any(|part| behind.starts_with(part)).then_some(None)
 }
 
@@ -335,6 +339,7 @@ mod tests {
         assert_eq!(at(&[0x48, 0xc7, 0xc0, 1, 0, 0, 0, 0x0f, 5]), Some(Some(1)));
         assert_eq!(at(&[0x41, 0xb8, 2, 0, 0, 0, 0x0f, 5, 0xc3]), Some(None), "another register");
         assert_eq!(at(&[0x0f, 5, 0x48, 0x3d, 1, 0xf0, 0xff, 0xff]), Some(None));
+        assert_eq!(at(&[0x0f, 5, 0x41, 0x54, 0x48, 0x3d, 1, 0xf0, 0xff, 0xff]), Some(None), "with a push before it");
         assert_eq!(at(&[0xb8, 0, 0x10, 0, 0, 0x0f, 5, 0xc3]), None, "no call has this number");
         assert_eq!(at(&[0x0f, 5]), None);
         assert_eq!(at(&[0x66, 0xc7, 7, 0x0f, 5, 0xc3]), None, "part of another instruction");
