@@ -181,6 +181,23 @@ fn calls_of_a_linked_library_are_served() {
     check(&run(&[program.to_str().unwrap(), "/mnt/directfs/file"]));
 }
 
+/// The child of its posix_spawn, which has its parent's memory, resets the signal of the traps.
+#[test]
+fn a_second_c_library_opens_files_and_starts_programs() {
+    let directory = scratch();
+    let program = directory.path().join("second_libc");
+    if !compile("second_libc", &program, &["-ldl"]) {
+        return;
+    }
+    let output = run(&[program.to_str().unwrap(), "/mnt/directfs/file"]);
+    assert_eq!(
+        (stdout(&output).as_str(), output.status.code()),
+        ("/mnt/directfs/file\n", Some(0)),
+        "{}",
+        stderr(&output)
+    );
+}
+
 /// Each of them traps, and gets a place of its own.
 #[test]
 fn a_program_with_hundreds_of_inline_calls_is_served() {

@@ -131,10 +131,12 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     let before = known.get();
     if call.context.is_child() {
         // Without the action, the next inline syscall of this child would end it.
-        if signal as i32 == libc::SIGSYS && armed_threads::is_armed() {
-            return pretend(old, before);
-        }
-        return Ok(NATIVE);
+        let brings_calls = match signal as i32 {
+            libc::SIGSYS => armed_threads::is_armed(),
+            libc::SIGSEGV => site_slots::has_sites(),
+            _ => false,
+        };
+        return if brings_calls { pretend(old, before) } else { Ok(NATIVE) };
     }
     let trampoline = directfs_signal as *const () as u64;
     let is_fault = guarded() & bit(signal as i32) != 0;
