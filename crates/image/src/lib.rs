@@ -644,12 +644,27 @@ fn boot_number() -> u64 {
 
 /// Opens the file for writing if possible: even readers take locks that need a writable descriptor.
 fn open_file(path: &Path, read_only: bool) -> Result<(File, Access), ImageError> {
+    if read_only && let Some(opened) = open_in_layers(path) {
+        return Ok(opened);
+    }
     let is_refusal = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS));
     match open_for(path, Access::ReadWrite) {
         Ok(file) => Ok((file, Access::ReadWrite)),
         Err(source) if read_only && is_refusal(&source) => open_file_for_reading(path),
         Err(source) => Err(open_error(path, Access::ReadWrite, source)),
     }
+}
+
+/// Opens a file of overlayfs for reading, so that its kernel does not copy the whole image from a
+/// layer below. `None`: it is elsewhere, or a process writes it, and a reader may share it then.
+fn open_in_layers(path: &Path) -> Option<(File, Access)> {
+    const OVERLAYFS: u64 = 0x794c_7630;
+    if rustix::fs::statfs(path).ok()?.f_type as u64 != OVERLAYFS {
+        return None;
+    }
+    let file = open_for(path, Access::ReadOnly).ok()?;
+    let is_written = locks::is_held_by_others(&file, Byte::Writing).unwrap_or(true);
+    (!is_written).then_some((file, Access::ReadOnly))
 }
 
 fn open_file_for_reading(path: &Path) -> Result<(File, Access), ImageError> {

@@ -162,6 +162,34 @@ fn an_image_on_a_read_only_medium_is_read_and_its_changes_are_discarded() {
     assert_eq!(succeeds(&output), "content\nchanged\n", "{}", stderr(&output));
 }
 
+/// In a container's image it can have many gigabytes, and overlayfs copies all of it when it is
+/// opened for writing.
+#[test]
+fn a_reader_of_an_image_in_a_layer_of_a_container_copies_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    for name in ["lower", "upper", "work", "merged"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    big_image(Path::new(&path("lower")));
+    let script = format!(
+        "mount -t overlay overlay -o lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work {0}/merged || exit 77
+         cd {0}/merged && {1} info image >/dev/null && {1} export image | tar -t >/dev/null &&
+         {1} run --read-only --image image -- cat /mnt/directfs/file &&
+         {1} run --discard --image image -- sh -c 'rm /mnt/directfs/file; ls /mnt/directfs/file' 2>/dev/null
+         ls {0}/upper
+         {1} run --image image -- sh -c 'echo new >/mnt/directfs/file; {1} export image | tar -xO ./file'",
+        directory.path().display(),
+        env!("CARGO_BIN_EXE_directfs")
+    );
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+    if output.status.code() == Some(77) || stderr(&output).contains("unshare failed") {
+        eprintln!("\n*** SKIPPED: unshare is not permitted here ***\n");
+        return;
+    }
+    assert_eq!(stdout(&output), "content\nnew\n", "{}", stderr(&output));
+}
+
 #[test]
 fn an_image_that_was_not_left_cleanly_is_recovered_in_memory() {
     let Some(directory) = on_disk() else { return };
