@@ -27,7 +27,7 @@
 
 use super::runtime::outer_name;
 use posix::commits::Commits;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -239,13 +239,14 @@ pub(super) fn remove_leftover(image: &File, path: &Path, name: u64, runtime_pare
 }
 
 /// Removes the hidden file of an image: beside it, or where the image's attribute says. The image
-/// may have been opened by another name, or moved since.
+/// may have been opened by another name, or moved since, alone or with its directory.
 ///
 /// The attribute is as trustworthy as the image. So a file is removed only if it has the name that
 /// the image gives, and names this image itself.
 pub(super) fn remove_hidden(image: &File, path: &Path, name: u64) {
     let Ok(identity) = super::identity_of(image, path) else { return };
-    for hidden in [Some(hidden_path(path, name)), named_by(image, name)].into_iter().flatten() {
+    for hidden in [Some(hidden_path(path, name)), named_by(image, name), beside_now(image, name)].into_iter().flatten()
+    {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let Ok(file) = rustix::fs::open(&hidden, flags, Mode::empty()) else { continue };
         if Commits::is_made_for(&File::from(file), &identity) {
@@ -253,6 +254,12 @@ pub(super) fn remove_hidden(image: &File, path: &Path, name: u64) {
         }
     }
     let _ = rustix::fs::fremovexattr(image, HIDDEN);
+}
+
+/// The hidden file beside the image as it is called now: their directory may have been renamed.
+fn beside_now(image: &File, name: u64) -> Option<PathBuf> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", image.as_raw_fd())).ok()?;
+    Some(path.parent()?.join(hidden_name(name)))
 }
 
 /// Where the image's attribute says that the hidden file of that runtime directory is.

@@ -469,6 +469,19 @@ fn hidden_files(directory: &Path) -> usize {
 }
 
 #[test]
+fn the_hidden_file_goes_although_its_directory_was_renamed() {
+    let disk = larger_than_its_memory();
+    let [before, after] = ["before", "after"].map(|name| disk.directory.path().join(name));
+    fs::create_dir(&before).unwrap();
+    fs::rename(&disk.path, before.join("image")).unwrap();
+    let image = Image::open(before.join("image"), &disk.options).unwrap();
+    assert_eq!(hidden_files(&before), 1);
+    fs::rename(&before, &after).unwrap();
+    assert_eq!(image.close().unwrap(), Closed::Last);
+    assert_eq!((hidden_files(&after), disk.runtime_directories()), (0, 0));
+}
+
+#[test]
 fn an_image_larger_than_its_memory_has_its_working_copy_on_the_disk() {
     let disk = larger_than_its_memory();
     let directory = disk.directory.path();
