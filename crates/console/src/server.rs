@@ -52,11 +52,9 @@ impl Start {
         self
     }
 
-    /// On an image that another process fetches from a store.
-    pub fn fetched_from(&mut self, url: Option<&str>) -> &mut Start {
-        if let Some(url) = url {
-            self.command.arg("--fetched-from").arg(url);
-        }
+    /// On an image of a store. `is_fetched`: another process fetches it while it is used.
+    pub fn of_store(&mut self, url: &str, is_fetched: bool) -> &mut Start {
+        self.command.arg(if is_fetched { "--fetched-from" } else { "--cached-from" }).arg(url);
         self
     }
 

@@ -100,9 +100,7 @@ pub(crate) fn serve(
     let path = mounting::check_mount_point(mount_point)?;
     let broken = |source| MountError::Session { path: path.clone(), source };
     let mut options = options.clone();
-    if mounting::is_writable_by_others(image) {
-        options.distrust();
-    }
+    options.distrust(mounting::is_writable_by_others(image));
     let signals = Signals::block_with_children();
     let source = options.source.clone().map_or_else(|| image.as_os_str().to_owned(), OsString::from);
     let session = Session::shared().map_err(broken)?;
@@ -218,9 +216,7 @@ impl Keeper<'_> {
         let silent = self.session.silent.fetch_add(1, Relaxed);
         let image = open_image(self.image, &self.options)?;
         let mut options = self.options.clone();
-        if image.is_writable_by_others() {
-            options.distrust();
-        }
+        options.distrust(image.is_writable_by_others());
         if options.kernel_flags != self.options.kernel_flags {
             return Err(failed(io::Error::other("the image was replaced while it was mounted; mount it again")));
         }

@@ -73,6 +73,8 @@ pub struct MountOptions {
     /// The image's file is fetched while it is read, which may fail: metadata is read first, and a
     /// failure is EIO. Only with `read_only`.
     pub is_fetched: bool,
+    /// The image comes from a store, whose writers decide what is in it.
+    pub is_of_store: bool,
     /// The URL of a store to which the image is replicated while it is mounted. The caller does so.
     pub replicate: Option<String>,
     /// Show no extended attributes and access control lists. The kernel then does not ask for them.
@@ -100,6 +102,7 @@ impl Default for MountOptions {
             log: None,
             keep: false,
             is_fetched: false,
+            is_of_store: false,
             replicate: None,
             no_xattr: false,
             no_io_uring: false,
@@ -112,7 +115,8 @@ pub const DESCRIPTIONS: &[(&str, &str)] = &[
     ("ro, rw", "read-only, read-write"),
     (
         "suid, nosuid, dev, nodev, exec, noexec",
-        "as for mount(8). Root's mount of an image that other users can write is nosuid,nodev unless suid or dev is named",
+        "as for mount(8). Root's mount of an image of a store, or that other users can write, is nosuid,nodev unless suid or \
+         dev is named",
     ),
     ("atime, noatime, diratime, nodiratime", "when a read sets the time of access, as for mount(8)"),
     ("relatime, norelatime, strictatime, nostrictatime, lazytime, nolazytime", "as for mount(8)"),
@@ -231,10 +235,13 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// Adds `nosuid` and `nodev` unless options name `suid` or `dev`: for an image that users other
-    /// than root can write, and fill with set-user-ID programs and devices of their own.
-    pub(crate) fn distrust(&mut self) {
-        self.kernel_flags |= (libc::MS_NOSUID | libc::MS_NODEV) & !self.named_flags;
+    /// Adds `nosuid` and `nodev`, unless options name `suid` or `dev`, for an image that users
+    /// other than root can write, and fill with set-user-ID programs and devices of their own.
+    /// The writers of a store are not known.
+    pub(crate) fn distrust(&mut self, is_writable_by_others: bool) {
+        if is_writable_by_others || self.is_of_store {
+            self.kernel_flags |= (libc::MS_NOSUID | libc::MS_NODEV) & !self.named_flags;
+        }
     }
 
     /// Kernel flags that the mount got because its image is not trusted, and that no option names.
@@ -344,7 +351,7 @@ mod tests {
             ("suid,nosuid", libc::MS_NOSUID | libc::MS_NODEV),
         ] {
             let mut options = MountOptions::parse(list).unwrap();
-            options.distrust();
+            options.distrust(true);
             assert_eq!(options.kernel_flags, flags, "{list}");
         }
     }

@@ -82,9 +82,7 @@ impl Server {
     pub fn start(image: Image, mount_point: &Path, options: &MountOptions) -> Result<Server, MountError> {
         let path = mounting::check_mount_point(mount_point)?;
         let mut options = options.clone();
-        if image.is_writable_by_others() {
-            options.distrust();
-        }
+        options.distrust(image.is_writable_by_others());
         let source = options.source.clone().map_or_else(|| image.path().as_os_str().to_owned(), OsString::from);
         let files = Files::new(image, &options)?;
         let mount = mounting::mount(&source, &path, &options)?;

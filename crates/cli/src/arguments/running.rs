@@ -51,6 +51,9 @@ pub struct Mount {
     /// The URL whose newest state the image is, a file of a process that fetches it.
     #[arg(long, hide = true, value_name = "URL")]
     pub fetched_from: Option<String>,
+    /// The URL whose newest state the image is, a file of the cache.
+    #[arg(long, hide = true, value_name = "URL")]
+    pub cached_from: Option<String>,
 }
 
 /// Arguments of `run`.

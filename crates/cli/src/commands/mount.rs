@@ -54,9 +54,10 @@ fn mount_or_serve(arguments: &Mount, ready: Option<&RefCell<Option<File>>>) -> R
         return remount(&arguments.directory, &options);
     }
     remove_dead_mount(&arguments.directory)?;
-    let image = match &arguments.fetched_from {
-        Some(url) => Resolved::of_helper(&arguments.image, url)?,
-        None => Resolved::from_name(&arguments.image)?,
+    let image = match (&arguments.fetched_from, &arguments.cached_from) {
+        (Some(url), _) => Resolved::of_helper(&arguments.image, url)?,
+        (None, Some(url)) => Resolved::Store(Fetched::Cached(arguments.image.clone()), url.clone()),
+        (None, None) => Resolved::from_name(&arguments.image)?,
     };
     options.read_only |= image.is_store();
     if ready.is_none() {
@@ -67,7 +68,7 @@ fn mount_or_serve(arguments: &Mount, ready: Option<&RefCell<Option<File>>>) -> R
     }
     let mut server = Start::new(image.path(), &arguments.directory);
     server.options(&lists).read_only(arguments.read_only || image.is_store()).log(log.as_deref());
-    server.fetched_from(image.url_of_lazy());
+    image.describe_to(&mut server);
     let server = server.in_background()?;
     if arguments.json {
         let value = json!({
@@ -142,7 +143,7 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     mount_replica::check(&options)?;
     let mut server = Start::new(image.path(), &arguments.directory);
     server.options(&lists).read_only(read_only).log(log_file(options.log.as_deref())?.as_deref());
-    server.fetched_from(image.url_of_lazy());
+    image.describe_to(&mut server);
     server.in_background().map(drop)
 }
 
@@ -235,10 +236,14 @@ impl Resolved {
         matches!(self, Resolved::Store(..))
     }
 
-    fn url_of_lazy(&self) -> Option<&str> {
-        match self {
-            Resolved::Store(Fetched::Lazy(..), url) => Some(url),
-            _ => None,
+    fn is_fetched(&self) -> bool {
+        matches!(self, Resolved::Store(Fetched::Lazy(..), _))
+    }
+
+    /// Describes the image to a server that starts in the background.
+    fn describe_to(&self, server: &mut Start) {
+        if let Resolved::Store(_, url) = self {
+            server.of_store(url, self.is_fetched());
         }
     }
 }
@@ -252,7 +257,7 @@ fn serve(
     ready: Option<&RefCell<Option<File>>>,
 ) -> Result<()> {
     let is_background = ready.is_some();
-    options.is_fetched = image.url_of_lazy().is_some();
+    (options.is_fetched, options.is_of_store) = (image.is_fetched(), image.is_store());
     if let (Resolved::Store(_, url), None) = (image, &options.source) {
         options.source = Some(url.clone());
     }

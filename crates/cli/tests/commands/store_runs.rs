@@ -171,6 +171,37 @@ fn a_mount_of_a_url_fetches_what_is_read() {
 }
 
 #[test]
+fn a_mount_of_a_url_is_without_the_privileges_of_what_a_store_holds() {
+    // SAFETY: asks only.
+    if !can_mount("privileges in a store") || unsafe { libc::geteuid() } != 0 {
+        eprintln!("\n*** SKIPPED: privileges in a store: needs root ***\n");
+        return;
+    }
+    let place = Place::new();
+    place.pushed();
+    let (url, user) = (place.url(), place.user());
+    let point = place.directory.path().join("mnt");
+    fs::create_dir(&point).unwrap();
+    let flags = |options: &str| {
+        user.does(&["mount", &url, point.to_str().unwrap(), "-o", options]);
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = mounts.lines().find(|line| line.contains(point.to_str().unwrap())).unwrap().to_owned();
+        assert!(line.starts_with(&url), "{line}");
+        unmount(&point);
+        lazy_runs::wait_for_end_of_helpers(&user);
+        let has = |option: &str| line.split([' ', ',']).any(|part| part == option);
+        (has("nosuid"), has("nodev"))
+    };
+    for state in ["fetched while it is used", "in the cache"] {
+        assert_eq!(flags("ro"), (true, true), "{state}");
+        assert_eq!(flags("keep"), (true, true), "{state}");
+        assert_eq!(flags("suid,dev"), (false, false), "{state}, named options decide");
+        // Fetches the state whole.
+        user.does(&["run", "--image", &url, "--atomic", "--", "true"]);
+    }
+}
+
+#[test]
 fn a_mount_of_a_url_whose_helper_is_killed_reports_eio_and_can_be_made_again() {
     if !can_mount("a mount whose helper is killed") {
         return;
