@@ -288,6 +288,48 @@ fn an_image_that_a_mount_has_alone_is_copied_exported_and_trimmed_by_its_server(
 }
 
 #[test]
+fn a_mount_is_that_of_the_image_that_its_server_has_whatever_the_names() {
+    if !can_mount("a_mount_is_that_of_the_image_that_its_server_has") {
+        return;
+    }
+    let stage = Stage::on_disk();
+    let done = |arguments: &[&str]| {
+        let output = within_bound(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        output
+    };
+    let (copy, moved, link) = (stage.path("copy"), stage.path("moved"), stage.path("link"));
+    fs::hard_link(&stage.image, &link).unwrap();
+    stage.mount(&["-o", "fsname=a name"]);
+    fs::write(stage.point.join("file"), "mounted").unwrap();
+    for name in [stage.image(), &link] {
+        done(&["snapshot", name, &copy]);
+        has_file(&copy, "mounted");
+        fs::remove_file(&copy).unwrap();
+        assert_eq!(file_in(&done(&["export", name])), "mounted");
+        done(&["trim", name]);
+    }
+    // Another image takes its name.
+    let server = stage.server();
+    fs::rename(&stage.image, &moved).unwrap();
+    let script = "echo -n other >$DIRECTFS_MOUNT/file";
+    done(&["mkfs", stage.image(), "--size", "16M"]);
+    done(&["run", "--image", stage.image(), "--", "sh", "-c", script]);
+    assert_eq!(file_in(&done(&["export", stage.image()])), "other");
+    assert_eq!(file_in(&done(&["export", &moved])), "mounted");
+    done(&["snapshot", stage.image(), &copy]);
+    has_file(&copy, "other");
+    done(&["resize", stage.image(), "+4M"]);
+    assert_eq!(file_in(&done(&["export", &moved])), "mounted");
+    done(&["umount", stage.point.to_str().unwrap()]);
+    // A process that only has to be waited for has no program.
+    let program = fs::read_link(format!("/proc/{server}/exe"));
+    assert!(program.is_err(), "the server has ended, and closed its image: {program:?}");
+    has_file(&moved, "mounted");
+    has_file(stage.image(), "other");
+}
+
+#[test]
 fn the_server_copies_for_root_and_the_owner_only() {
     let test = "the_server_copies_for_root_and_the_owner_only";
     if !can_mount(test) || !is_root(test) {

@@ -77,8 +77,13 @@ pub fn identity(path: &Path) -> Answer<(u64, u64)> {
 
 /// An extended attribute.
 pub fn attribute(path: &Path, name: &str) -> Answer<Vec<u8>> {
+    attribute_within(path, name, PATIENCE)
+}
+
+/// An extended attribute, within this time.
+pub fn attribute_within(path: &Path, name: &str, limit: Duration) -> Answer<Vec<u8>> {
     let (path, name) = (c_string(path)?, c_string(Path::new(name))?);
-    ask(PATIENCE, |into| rustix::fs::getxattr(&*path, &*name, into))
+    ask(limit, |into| rustix::fs::getxattr(&*path, &*name, into))
 }
 
 /// Sets an extended attribute, which may be an order to the server that takes long.

@@ -2,12 +2,17 @@
 //!
 //! Any user may mount a FUSE file system whose type and source read like those of an image's mount.
 //! So a mount counts as one of an image only if root or this user made it: the kernel shows the
-//! maker as `user_id`.
+//! maker as `user_id`. And the source is a text, so the server is asked which image it has.
 
 use crate::asking;
+use image::{SERVED_ATTRIBUTE, Served};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Time for a server to say which image it has. One that is silent is reported where it is needed.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where programs under `run` see the image by default.
 pub const RUN_DIRECTORY: &str = "/mnt/directfs";
@@ -52,16 +57,41 @@ impl Mount {
     /// Whether root, this user or one of `others` made it for an image. `image`: its path without
     /// links.
     pub fn is_of(&self, image: &Path, others: &[u32]) -> bool {
+        self.is_trusted(others) && self.source == image
+    }
+
+    /// Whether it is a mount of this file system that root, this user or one of `others` made.
+    fn is_trusted(&self, others: &[u32]) -> bool {
         let trusted = [0, rustix::process::geteuid().as_raw()];
         let is_trusted = self.maker.is_some_and(|maker| trusted.contains(&maker) || others.contains(&maker));
-        is_trusted && self.kind == "fuse.directfs" && self.source == image
+        is_trusted && self.kind == "fuse.directfs"
+    }
+
+    /// The image that its server has. `None`: the server does not say, or another user made it.
+    pub fn served(&self) -> Option<Served> {
+        let value = self.is_trusted(&[]).then(|| asking::attribute_within(&self.point, SERVED_ATTRIBUTE, PATIENCE));
+        Served::of_value(&value?.ok()?)
     }
 }
 
-/// The mounts of an image that this process sees, and that root or this user made.
+/// The mounts of an image that this process sees, and that root or this user made. What a server
+/// says counts, else the source.
 pub fn of_image(path: &Path) -> Vec<Mount> {
     let Ok(image) = path.canonicalize() else { return Vec::new() };
-    all().into_iter().filter(|mount| mount.is_of(&image, &[])).collect()
+    let identity = asking::identity(&image).ok();
+    let (named, others): (Vec<_>, Vec<_>) =
+        all().into_iter().filter(|mount| mount.is_trusted(&[])).partition(|mount| mount.source == image);
+    let named = named.into_iter().filter(|mount| mount.served().is_none_or(|served| identity == Some(served.identity)));
+    let found: Vec<_> = named.collect();
+    if !found.is_empty() || !is_in_use(&image) {
+        return found;
+    }
+    others.into_iter().filter(|mount| mount.served().is_some_and(|served| identity == Some(served.identity))).collect()
+}
+
+/// Whether a process uses an image. If that cannot be known, none does.
+fn is_in_use(image: &Path) -> bool {
+    std::fs::File::open(image).is_ok_and(|file| image::users(&file).is_ok_and(|users| !users.none()))
 }
 
 /// The mount of the run in which this process is. The preload library hides its entries from the

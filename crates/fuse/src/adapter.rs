@@ -377,16 +377,19 @@ impl Adapter {
                 arguments.skip(4)?;
                 let name = arguments.name()?;
                 if name == requests::ATTRIBUTE.as_bytes() {
-                    return reply_text(size, &self.requests.text(), reply);
+                    return reply_text(size, self.requests.text(), reply);
                 }
                 if name == requests::SIZE_ATTRIBUTE.as_bytes() {
-                    return reply_text(size, &self.files.image_sizes(), reply);
+                    return reply_text(size, self.files.image_sizes(), reply);
                 }
                 if name == requests::LATENCIES_ATTRIBUTE.as_bytes() {
-                    return reply_text(size, &self.requests.latencies_text(), reply);
+                    return reply_text(size, self.requests.latencies_text(), reply);
                 }
                 if name == orders::ATTRIBUTE.as_bytes() && self.takes_orders() {
-                    return reply_text(size, &self.files.orders().text(), reply);
+                    return reply_text(size, self.files.orders().text(), reply);
+                }
+                if name == image::SERVED_ATTRIBUTE.as_bytes() {
+                    return reply_text(size, self.files.served(call.requester)?, reply);
                 }
                 let get = |value: &mut [u8]| self.files.attribute(call.requester, call.node, name, value);
                 reply_value(size, posix::VALUE_BYTES_MAX, get, reply)
@@ -625,10 +628,11 @@ fn kind_of(entry: &Listed) -> u32 {
 }
 
 /// Replies with a text, or with its length if the request has no room.
-fn reply_text(size: usize, text: &str, reply: &mut Reply) -> Result<()> {
+fn reply_text(size: usize, text: impl AsRef<[u8]>, reply: &mut Reply) -> Result<()> {
+    let text = text.as_ref();
     let get = |value: &mut [u8]| {
         if !value.is_empty() {
-            value.get_mut(..text.len()).ok_or(Errno(libc::ERANGE))?.copy_from_slice(text.as_bytes());
+            value.get_mut(..text.len()).ok_or(Errno(libc::ERANGE))?.copy_from_slice(text);
         }
         Ok(text.len())
     };

@@ -9,10 +9,12 @@ use crate::units;
 use anyhow::{Result, anyhow, bail, ensure};
 use console::server::{TIMEOUT, unmount};
 use engine::format::Superblock;
-use image::Pending;
+use image::{Pending, Served};
 use pmem::Direct;
 use serde_json::json;
 use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Between two looks at a server that is stopped.
@@ -30,7 +32,9 @@ pub fn run(arguments: &Umount) -> Result<()> {
         mount.kind
     );
     // Before the unmount: afterwards the servers cannot be identified.
-    let servers = servers(&mount);
+    let served = mount.served();
+    let servers = servers(&mount, served.as_ref());
+    let image = served.map_or_else(|| mount.source.clone(), |served| served.path);
     if !arguments.lazy {
         wait_for_continued(&servers, &mount)?;
     }
@@ -42,7 +46,7 @@ pub fn run(arguments: &Umount) -> Result<()> {
     if !arguments.lazy {
         wait(servers, &mount)?;
         if is_written {
-            check_closed(&mount)?;
+            check_closed(&mount, &image)?;
         }
     }
     if arguments.json {
@@ -52,9 +56,10 @@ pub fn run(arguments: &Umount) -> Result<()> {
     Ok(())
 }
 
-fn servers(mount: &Mount) -> Vec<ImageUser> {
+fn servers(mount: &Mount, served: Option<&Served>) -> Vec<ImageUser> {
     // The source is a text that the maker of the mount chose.
-    let Ok(image) = asking::identity(&mount.source) else { return Vec::new() };
+    let of_source = || asking::identity(&mount.source).ok();
+    let Some(image) = served.map(|served| served.identity).or_else(of_source) else { return Vec::new() };
     processes::users_of(image).into_iter().filter(|user| user.serves_mount).collect()
 }
 
@@ -69,11 +74,13 @@ fn wait_for_continued(servers: &[ImageUser], mount: &Mount) -> Result<()> {
 }
 
 /// Makes sure that the image is whole, if its server was the last one that used it.
-fn check_closed(mount: &Mount) -> Result<()> {
-    let image = &mount.source;
-    let Ok(file) = File::open(image) else { return Ok(()) };
-    if image::users(&file).map_or(true, |users| !users.none()) {
-        return Ok(());
+fn check_closed(mount: &Mount, image: &Path) -> Result<()> {
+    match File::open(image) {
+        Ok(file) if image::users(&file).map_or(true, |users| !users.none()) => return Ok(()),
+        // Removed while it was mounted.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        // What maps it below says why it cannot be read.
+        _ => {}
     }
     let is_clean = image::map_described(image).map(|(mapping, pending, _)| {
         // SAFETY: nothing is stored through the region.

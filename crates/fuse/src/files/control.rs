@@ -1,6 +1,6 @@
 //! What is asked of a server itself, by attributes: to make the image larger
-//! ([`crate::SIZE_ATTRIBUTE`]), to copy and trim it ([`crate::ORDER_ATTRIBUTE`]), and to permit
-//! privileges ([`crate::PRIVILEGES_ATTRIBUTE`]).
+//! ([`crate::SIZE_ATTRIBUTE`]), to copy and trim it ([`crate::ORDER_ATTRIBUTE`]), to permit
+//! privileges ([`crate::PRIVILEGES_ATTRIBUTE`]), and to name it ([`image::SERVED_ATTRIBUTE`]).
 
 use super::{Files, Requester};
 use crate::orders::{Orders, Task};
@@ -54,6 +54,12 @@ impl Files {
     /// Bytes of the image, and the most that it can have while it is mounted.
     pub(crate) fn image_sizes(&self) -> String {
         format!("{} {}", self.image.length(), self.image.fs().image_bytes_max())
+    }
+
+    /// Names the image's file, for those that may decide about it.
+    pub(crate) fn served(&self, requester: Requester) -> Result<Vec<u8>> {
+        self.check_master(requester)?;
+        self.image.served().map(|served| served.value()).ok_or(Errno::EIO)
     }
 
     /// Fails unless a requester may decide about the image: root, the server's user, the owner.
