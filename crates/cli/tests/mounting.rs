@@ -2,7 +2,7 @@
 
 mod support;
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{RenameFlags, XattrFlags};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -423,6 +423,45 @@ fn a_change_whose_answer_was_lost_succeeds_once() {
             (0..20).for_each(|lookup| assert!(!at(&format!("{what}-{answer}-{lookup}")).exists()));
         }
         assert_eq!(fs::read_dir(&stage.point).unwrap().count(), 0, "without answer {answer}");
+    }
+    stage.umount();
+}
+
+#[test]
+fn an_exchange_and_a_whiteout_whose_answer_was_lost_are_made_once() {
+    if !can_mount("an exchange whose answer was lost") {
+        return;
+    }
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("\n*** SKIPPED: an exchange whose answer was lost: needs strace ***\n");
+        return;
+    }
+    let stage = Stage::new();
+    let mounted = directfs(&["mount", stage.image(), stage.point(), "-o", "keep,threads=1"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    let at = |name: &str| stage.point.join(name);
+    // What the image has, whatever the kernel knows.
+    let content = |name: &str| {
+        let script = format!("{} export {} | tar -x -O ./{name}", env!("CARGO_BIN_EXE_directfs"), stage.image());
+        stdout(&Command::new("sh").args(["-c", &script]).output().unwrap())
+    };
+    for flags in [RenameFlags::EXCHANGE, RenameFlags::WHITEOUT] {
+        // The names are looked up again, perhaps, and then renamed.
+        for answer in 1..=3 {
+            fs::write(at("one"), "first").unwrap();
+            if flags == RenameFlags::EXCHANGE {
+                fs::write(at("two"), "second").unwrap();
+            }
+            let mut tracer = kill_at_answer(&stage, answer);
+            rustix::fs::renameat_with(rustix::fs::CWD, at("one"), rustix::fs::CWD, at("two"), flags).unwrap();
+            tracer.kill().unwrap();
+            tracer.wait().unwrap();
+            (0..20).for_each(|lookup| assert!(!at(&format!("{answer}-{lookup}")).exists()));
+            assert_eq!(content("two"), "first", "{flags:?} without answer {answer}");
+            let left = if flags == RenameFlags::EXCHANGE { "second" } else { "" };
+            assert_eq!(content("one"), left, "{flags:?} without answer {answer}");
+            ["one", "two"].into_iter().for_each(|name| fs::remove_file(at(name)).unwrap());
+        }
     }
     stage.umount();
 }

@@ -18,6 +18,7 @@ use crate::protocol::{
     Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, READ_LOCK_OWNER, RELEASE_FLOCK_UNLOCK, Reply,
     SETXATTR_CLEAR_SET_GID, WRITE_CACHE, capability, opcode, open_flag, set,
 };
+use crate::renames::Renames;
 use crate::requests::{self, Requests};
 use crate::session::{Channel, Handled, Handler};
 use engine::Attributes;
@@ -52,6 +53,8 @@ pub(crate) struct Adapter {
     cache: Cache,
     no_xattr: bool,
     read_only: bool,
+    /// With a keeper: the renames that must not be done twice.
+    renames: Option<&'static Renames>,
     /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
     direct: AtomicBool,
     /// Of which mappings have pages in it nevertheless.
@@ -64,12 +67,13 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub(crate) fn new(files: Arc<Files>, options: &MountOptions) -> Adapter {
+    pub(crate) fn new(files: Arc<Files>, options: &MountOptions, renames: Option<&'static Renames>) -> Adapter {
         Adapter {
             files,
             cache: options.cache,
             no_xattr: options.no_xattr,
             read_only: options.read_only,
+            renames,
             direct: AtomicBool::new(false),
             mapped: Arc::default(),
             drop_pages: OnceLock::new(),
@@ -233,6 +237,28 @@ impl Adapter {
             arguments.skip(4)?;
         }
         let (from, to) = ((call.node, arguments.name()?), (directory, arguments.name()?));
+        match self.renames.filter(|_| flags & (libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT) != 0) {
+            Some(renames) => self.rename_once(call, renames, from, to, flags),
+            None => self.files.rename(call.requester, from, to, flags),
+        }
+    }
+
+    /// A rename that an earlier server may have done.
+    fn rename_once(
+        &self,
+        call: &Call<'_>,
+        renames: &Renames,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> Result<()> {
+        let noted = if call.is_resent() { renames.file_of(call.number()) } else { None };
+        if noted.is_some() && noted == self.files.number_of(call.requester, to)? {
+            return Ok(());
+        }
+        if let Some(file) = self.files.number_of(call.requester, from)? {
+            renames.note(call.number(), file);
+        }
         self.files.rename(call.requester, from, to, flags)
     }
 

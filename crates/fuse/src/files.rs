@@ -418,6 +418,15 @@ impl Files {
         self.call(requester, |caller| caller.rename(old, new, flags))
     }
 
+    /// The file that a name leads to.
+    pub(crate) fn number_of(&self, requester: Requester, (parent, name): (u64, &[u8])) -> Result<Option<u64>> {
+        let directory = self.node(parent)?;
+        self.call(requester, |caller| match caller.lookup(directory, name) {
+            Err(Errno::ENOENT) => Ok(None),
+            found => found.map(|found| Some(found.node().number)),
+        })
+    }
+
     pub(crate) fn link(&self, requester: Requester, number: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
         let node = self.node(number)?;
         let directory = self.node(parent)?;

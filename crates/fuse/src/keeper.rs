@@ -15,8 +15,8 @@
 //! requests.
 //!
 //! *Reason:* the death of a server ended its mount, with ENOTCONN for all open files. *Rejected:* a
-//! supervisor that mounts again: open files stay dead. *Limits:* a repeated EXCHANGE, or an append
-//! with `cache=0`, may act twice.
+//! supervisor that mounts again: open files stay dead. *Limit:* an append with `cache=0` may act
+//! twice.
 
 use crate::error::MountError;
 use crate::files::Files;
@@ -24,6 +24,7 @@ use crate::generations;
 use crate::messages::report_error;
 use crate::mounting::{self, Mounted};
 use crate::options::MountOptions;
+use crate::renames::Renames;
 use crate::server::{Ended, Role, Server, open_image};
 use crate::signals::Signals;
 use rustix::fd::OwnedFd;
@@ -55,6 +56,7 @@ struct Session {
     epoch: AtomicU32,
     /// Servers since then that died before they reported theirs.
     silent: AtomicU32,
+    renames: Renames,
 }
 
 /// What a server with a keeper knows of the session.
@@ -63,6 +65,8 @@ pub(crate) struct Kept {
     pub capabilities: Option<u64>,
     /// Counts the answered requests.
     pub answered: &'static AtomicU64,
+    /// The renames that must not be done twice.
+    pub renames: &'static Renames,
 }
 
 impl Session {
@@ -75,7 +79,7 @@ impl Session {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the mapping is aligned, long enough, zeroed (a valid value) and stays mapped;
-        // both fields are atomic.
+        // all fields are atomic.
         Ok(unsafe { &*memory.cast::<Session>() })
     }
 }
@@ -235,7 +239,8 @@ impl Keeper<'_> {
         let files = Files::new(image, &self.options)?.keep(&self.generations).map_err(failed)?;
         let device = self.mount.device.try_clone().map_err(failed)?;
         let mount = Mounted { path: path.clone(), device, by_helper: self.mount.by_helper };
-        let kept = Kept { capabilities: (before != 0).then_some(before), answered: &self.session.answered };
+        let Session { answered, renames, .. } = self.session;
+        let kept = Kept { capabilities: (before != 0).then_some(before), answered, renames };
         let server = Server::begin(files, mount, &self.options, Some(&kept))?;
         self.session.capabilities.store(server.capabilities, Release);
         server.serve_until_signals(&signals, ready)

@@ -31,6 +31,7 @@ mod orders;
 mod other;
 mod privileges;
 mod protocol;
+mod renames;
 mod requests;
 mod ring;
 mod server;

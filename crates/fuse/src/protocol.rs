@@ -176,6 +176,11 @@ impl Header {
     pub(crate) fn is_resent(&self) -> bool {
         self.unique & UNIQUE_RESEND != 0
     }
+
+    /// The number of the request, by which earlier servers knew it, too.
+    pub(crate) fn number(&self) -> u64 {
+        self.unique & !UNIQUE_RESEND
+    }
 }
 
 /// The unread rest of a request.

@@ -103,7 +103,7 @@ impl Server {
             let _ = stopper.stop();
             MountError::Refused { path: path.clone(), source }
         };
-        let mut adapter = Adapter::new(Arc::clone(&files), options);
+        let mut adapter = Adapter::new(Arc::clone(&files), options, kept.map(|kept| kept.renames));
         let device = stopper.mount.device.try_clone().map_err(refused)?;
         let mut connection = match capabilities {
             None => {
@@ -278,7 +278,7 @@ pub fn serve_device(
 ) -> Result<(), MountError> {
     let broken = |source| MountError::Session { path: PathBuf::from("the private mount"), source };
     let files = Arc::new(Files::new(image, options)?.inherit(inherited));
-    let adapter = Arc::new(Adapter::new(Arc::clone(&files), options));
+    let adapter = Arc::new(Adapter::new(Arc::clone(&files), options, None));
     let connection = Connection::establish(device, &*adapter, false).map_err(broken)?;
     // Another descriptor of the device would have to be opened in the mount's namespace.
     let served = connection.serve(threads(options), Clones::None, &adapter);
