@@ -330,6 +330,34 @@ fn a_mount_is_that_of_the_image_that_its_server_has_whatever_the_names() {
 }
 
 #[test]
+fn a_change_of_a_name_on_a_synchronous_mount_is_on_the_disk_when_it_returns() {
+    if !can_mount("a_change_of_a_name_on_a_synchronous_mount") {
+        return;
+    }
+    for options in ["dirsync", "sync", "sync,cache=0", "dirsync,keep"] {
+        let stage = Stage::on_disk();
+        stage.mount(&["-o", "commit=0", "-o", options]);
+        let at = |name: &str| stage.point.join(name);
+        // The file alone: without what is in memory.
+        let is_on_disk = |name: &str| {
+            let copy = stage.path("copy");
+            fs::copy(&stage.image, &copy).unwrap();
+            let archive = within_bound(&["export", &copy, name]);
+            archive.status.success()
+        };
+        fs::create_dir(at("made")).unwrap();
+        assert!(is_on_disk("made"), "{options}");
+        fs::rename(at("made"), at("renamed")).unwrap();
+        assert!(is_on_disk("renamed"), "{options}");
+        File::create(at("file")).unwrap();
+        assert!(is_on_disk("file"), "{options}");
+        fs::remove_file(at("file")).unwrap();
+        assert!(!is_on_disk("file"), "{options}");
+        unmount(&stage.point);
+    }
+}
+
+#[test]
 fn the_server_copies_for_root_and_the_owner_only() {
     let test = "the_server_copies_for_root_and_the_owner_only";
     if !can_mount(test) || !is_root(test) {

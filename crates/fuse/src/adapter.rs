@@ -53,6 +53,8 @@ pub(crate) struct Adapter {
     cache: Cache,
     no_xattr: bool,
     read_only: bool,
+    /// The mount's `MS_SYNCHRONOUS` and `MS_DIRSYNC`: the kernel syncs contents alone.
+    synchronous: libc::c_ulong,
     /// With a keeper: the renames that must not be done twice.
     renames: Option<&'static Renames>,
     /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
@@ -73,6 +75,7 @@ impl Adapter {
             cache: options.cache,
             no_xattr: options.no_xattr,
             read_only: options.read_only,
+            synchronous: options.kernel_flags & (libc::MS_SYNCHRONOUS | libc::MS_DIRSYNC),
             renames,
             direct: AtomicBool::new(false),
             mapped: Arc::default(),
@@ -282,7 +285,8 @@ impl Adapter {
         let (of_page, direct) = (write_flags & WRITE_CACHE != 0, self.direct.load(Relaxed));
         // After a write that bypasses its cache the kernel sends no FSYNC for O_SYNC, O_DSYNC and
         // RWF_DSYNC: the flags come with the request, and O_SYNC contains O_DSYNC.
-        let syncs = direct && !of_page && flags & libc::O_DSYNC != 0 && self.files.needs_sync();
+        let is_synchronous = flags & libc::O_DSYNC != 0 || self.synchronous & libc::MS_SYNCHRONOUS != 0;
+        let syncs = direct && !of_page && is_synchronous && self.files.needs_sync();
         let is_written = Cell::new(false);
         let write = |offset, content: &[u8]| {
             let count = self.files.write(call.requester, file, offset, content, of_page)?;
@@ -554,6 +558,23 @@ impl Adapter {
         if self.files.needs_sync() { self.files.sync(call.node) } else { Err(ENOSYS) }
     }
 
+    /// Commits a change of names or attributes that was made, where the mount's options demand it.
+    fn sync_change(&self, call: &Call<'_>) -> Result<Handled> {
+        let demanding = match call.opcode {
+            opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK | opcode::CREATE => self.synchronous,
+            opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2 => self.synchronous,
+            opcode::SETATTR | opcode::SETXATTR | opcode::REMOVEXATTR | opcode::FALLOCATE | opcode::COPY_FILE_RANGE => {
+                self.synchronous & libc::MS_SYNCHRONOUS
+            }
+            _ => 0,
+        };
+        if demanding != 0 && self.files.needs_sync() {
+            // What was done is not done again.
+            return Ok(self.files.sync(call.node).map_or_else(Handled::Refused, |()| Handled::Reply));
+        }
+        Ok(Handled::Reply)
+    }
+
     fn dispatch(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
         match call.opcode {
             opcode::LOOKUP => self.lookup(call, arguments.name()?, reply)?,
@@ -729,6 +750,10 @@ impl Handler for Adapter {
         let first = arguments;
         let handled = match self.dispatch(&call, &mut arguments, reply) {
             Err(error) if header.is_resent() => self.after_resend(&call, first, error, reply),
+            handled => handled,
+        };
+        let handled = match handled {
+            Ok(Handled::Reply) if self.synchronous != 0 => self.sync_change(&call),
             handled => handled,
         };
         if let Some(began) = began {

@@ -120,7 +120,12 @@ pub const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     ("atime, noatime, diratime, nodiratime", "when a read sets the time of access, as for mount(8)"),
     ("relatime, norelatime, strictatime, nostrictatime, lazytime, nolazytime", "as for mount(8)"),
-    ("sync, async, dirsync, silent, loud", "as for mount(8)"),
+    (
+        "sync, dirsync",
+        "for an image on a disk: each change, or each change of a name, is committed when its call returns. A remount \
+         does not change that",
+    ),
+    ("async, silent, loud", "as for mount(8)"),
     ("uid=N, gid=N", "all files appear as this user's, as this group's"),
     (
         "allow_other, noallow_other",
