@@ -254,7 +254,8 @@ class FileSystem:
         """Copies a directory of the machine into the image.
 
         With content and holes, symbolic and hard links, permissions, times and attributes `user.*`.
-        The copy belongs to the user of the calls. `symlinks=False` copies what the links lead to.
+        The copy belongs to the user of the calls; programs of other owners lose their set-user-ID
+        and set-group-ID bits. `symlinks=False` copies what the links lead to.
         `ignore` is that of `shutil.copytree`.
         """
         Copy(Machine(), self, symlinks, ignore, dirs_exist_ok).tree(os.fspath(source), name_of(target))

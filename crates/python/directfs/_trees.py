@@ -114,8 +114,18 @@ class Copy:
         for name in self._source.listxattr(source):
             if name.startswith("user."):
                 self._target.setxattr(target, name, self._source.getxattr(source, name))
-        self._target.chmod(target, modes.S_IMODE(found.st_mode))
+        self._target.chmod(target, self._mode(target, found))
         self._target.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+    def _mode(self, target: str, found: os.stat_result) -> int:
+        """The permissions of a copy. A program has no rights of an owner that it did not have."""
+        mode, privileges = modes.S_IMODE(found.st_mode), modes.S_ISUID | modes.S_ISGID
+        if mode & privileges and not modes.S_ISDIR(found.st_mode):
+            copy = self._target.stat(target)
+            if (copy.st_uid, copy.st_gid) != (found.st_uid, found.st_gid):
+                mode &= ~privileges
+        return mode
 
 
 def _data(file: Any, at: int, length: int) -> Tuple[int, int]:

@@ -56,6 +56,20 @@ class Trees(Scratch):
         self.image.copytree("/in", "/copy", symlinks=True)
         self.assertEqual(seen(self.image, "/copy"), seen(os, self.tree))
 
+    def test_a_program_of_another_owner_loses_its_privileges(self):
+        self.image.mkdir("/programs")
+        own = (os.geteuid(), os.getegid())
+        for name, owner in [("own", own), ("other", (4001, 4001)), ("group", (own[0], 4001))]:
+            self.image.path("/programs", name).write_bytes(b"")
+            self.image.chown("/programs/" + name, *owner)
+            self.image.chmod("/programs/" + name, 0o6755)
+        out = os.path.join(self.directory, "programs")
+        self.image.get_tree("/programs", out)
+        self.image.as_user(*own).copytree("/programs", "/copied")
+        for files, top in [(os, out), (self.image, "/copied")]:
+            found = {name: files.stat(top + "/" + name).st_mode & 0o7777 for name in os.listdir(out)}
+            self.assertEqual(found, {"own": 0o6755, "other": 0o755, "group": 0o755})
+
     def test_holes_stay_holes(self):
         # The file is larger than the image.
         self.image.put_tree(self.tree, "/in")
