@@ -4,6 +4,7 @@ use super::CommitOptions;
 use crate::units::{self, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use image::Reserve;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -499,7 +500,7 @@ pub struct Dump {
     /// A path from the image's root, an inode number, `superblock`, `journal`, or `@` and an
     /// offset.
     #[arg(value_name = "PATH|INODE")]
-    pub what: String,
+    pub what: OsString,
     /// Also print the raw words.
     #[arg(long)]
     pub raw: bool,

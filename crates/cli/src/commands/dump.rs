@@ -5,6 +5,8 @@ use crate::output;
 use anyhow::{Context, Result, anyhow};
 use fsck::dump::{Target, dump};
 use pmem::Direct;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 /// Prints a structure of an image.
 pub fn run(arguments: &Dump) -> Result<()> {
@@ -21,7 +23,8 @@ pub fn run(arguments: &Dump) -> Result<()> {
 
 /// Parses the target: digits are an inode, `@` precedes an offset, two words are structures without
 /// a path; anything else is a path.
-fn target(word: &str) -> Result<Target> {
+fn target(word: &OsStr) -> Result<Target> {
+    let Some(word) = word.to_str() else { return Ok(Target::Path { path: word.as_bytes().into() }) };
     if let Some(offset) = word.strip_prefix('@') {
         let parsed = match offset.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16),
@@ -46,11 +49,12 @@ mod tests {
 
     #[test]
     fn a_word_is_a_number_a_path_or_a_place() {
-        assert_eq!(target("17").unwrap(), Target::Inode { number: 17 });
-        assert_eq!(target("./17").unwrap(), Target::Path { path: b"17".into() });
-        assert_eq!(target("/usr/include").unwrap(), Target::Path { path: b"/usr/include".into() });
-        assert_eq!(target("@0x1000").unwrap(), Target::Offset { offset: 4096 });
-        assert_eq!(target("superblock").unwrap(), Target::Superblock);
-        assert!(target("@here").unwrap_err().to_string().contains("@4096"));
+        assert_eq!(target("17".as_ref()).unwrap(), Target::Inode { number: 17 });
+        assert_eq!(target("./17".as_ref()).unwrap(), Target::Path { path: b"17".into() });
+        assert_eq!(target("/usr/include".as_ref()).unwrap(), Target::Path { path: b"/usr/include".into() });
+        assert_eq!(target("@0x1000".as_ref()).unwrap(), Target::Offset { offset: 4096 });
+        assert_eq!(target("superblock".as_ref()).unwrap(), Target::Superblock);
+        assert_eq!(target(OsStr::from_bytes(b"/\xff")).unwrap(), Target::Path { path: b"/\xff".into() });
+        assert!(target("@here".as_ref()).unwrap_err().to_string().contains("@4096"));
     }
 }
