@@ -6,9 +6,10 @@
 //! old object or the new one. An object's tag is made of inode, time and size. An inode can be used
 //! again, so two replacements are [`APART`] from each other: their times differ.
 //!
-//! A user that may write the directory may put a link or a pipe in the place of an object. So
-//! objects are regular files, and neither they nor `layers` may be links: else a sweep would remove
-//! what a link leads to, with the rights of its caller.
+//! A directory that a push makes is its user's alone. A user that may write the directory may put a
+//! link or a pipe in the place of an object. So objects are regular files, and neither they nor
+//! `layers` may be links: else a sweep would remove what a link leads to, with the rights of its
+//! caller.
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -23,7 +24,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,17 @@ impl Directory {
             Ok(found) if !found.is_file() => refused("it is no regular file"),
             _ => Ok(()),
         }
+    }
+
+    /// Makes the directory of a prefix where it is missing, for this user alone: an image has mode
+    /// 0600, and what is pushed is not to be read by more users. In a directory that exists,
+    /// objects are as readable as the umask makes them.
+    fn prepare(&self, location: &Path) -> Result<()> {
+        let path = self.0.path_to_filesystem(location)?;
+        let mut parents = path.ancestors().skip(1).skip_while(|parent| parent.ends_with("layers"));
+        let Some(prefix) = parents.next() else { return Ok(()) };
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(prefix);
+        made.map_err(|source| Error::Generic { store: "directory", source: source.into() })
     }
 
     /// Removes an object and its lock, whatever has taken the place of its directory meanwhile. No
@@ -117,6 +129,7 @@ impl std::fmt::Display for Directory {
 impl ObjectStore for Directory {
     async fn put_opts(&self, location: &Path, payload: PutPayload, mut opts: PutOptions) -> Result<PutResult> {
         self.check(location)?;
+        self.prepare(location)?;
         let PutMode::Update(expected) = opts.mode else { return self.0.put_opts(location, payload, opts).await };
         let _locked = self.lock(location).await?;
         let found = self.0.head(location).await?;
@@ -130,6 +143,7 @@ impl ObjectStore for Directory {
 
     async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         self.check(location)?;
+        self.prepare(location)?;
         self.0.put_multipart_opts(location, opts).await
     }
 

@@ -112,6 +112,21 @@ fn a_sweep_removes_nothing_that_is_not_a_layer_of_the_store() {
 }
 
 #[test]
+fn a_directory_that_a_push_makes_is_for_its_user_alone() {
+    let place = Place::new();
+    let mode = |name: &str| fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o777;
+    fs::create_dir(place.path("shared")).unwrap();
+    fs::set_permissions(place.path("shared"), fs::Permissions::from_mode(0o755)).unwrap();
+    for name in ["above/fresh", "shared"] {
+        place.store(name).push(&image(1), &PushOptions::default()).unwrap();
+    }
+    assert_eq!((mode("above"), mode("above/fresh")), (0o700, 0o700));
+    // What exists is as its maker wants it, and what is new there as the umask has it.
+    fs::create_dir(place.path("plain")).unwrap();
+    assert_eq!((mode("shared"), mode("shared/layers")), (0o755, mode("plain")));
+}
+
+#[test]
 fn links_and_pipes_in_the_place_of_objects_are_refused_and_not_followed() {
     let place = Place::new();
     place.write("store", 1, 4096, |_| {});
