@@ -55,7 +55,7 @@ pub use error::StoreError;
 pub use head::{At, Head, State, is_tag};
 pub use image::Source;
 pub use lazy::{Lazy, Limits, Part, Say, Unread};
-pub use location::is_url;
+pub use location::{is_url, shown};
 pub use objects::{Event, Watch};
 pub use push::{Condition, PushOptions, Pushed};
 pub use replica::Replica;

@@ -56,10 +56,61 @@ impl Location {
         let setup = |error: object_store::Error| StoreError::Setup { shown: shown.clone(), reason: error.to_string() };
         let store: Arc<dyn ObjectStore> = match url.scheme() {
             "file" => Arc::new(Directory::new()),
-            scheme => client(scheme, &place).map_err(setup)?,
+            scheme => {
+                let unusable = |reason| StoreError::Setup { shown: shown.clone(), reason };
+                check_environment(scheme).map_err(unusable)?;
+                client(scheme, &place).map_err(setup)?
+            }
         };
         Ok(Location { store, prefix, shown })
     }
+}
+
+/// Why a variable of the environment cannot be used: what the client would not survive, or would
+/// try for long. Values are not repeated: they may be secret.
+fn refusal_of(name: &str, value: &str, allows_http: bool) -> Option<String> {
+    let is_text_of_lines = name.ends_with("SERVICE_ACCOUNT_KEY");
+    if value.chars().any(char::is_control) && !is_text_of_lines {
+        return Some(format!("{name} has a line break, or another character that no credential has"));
+    }
+    let is_region = name.ends_with("REGION");
+    if is_region && !value.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+        return Some(format!("{name} is no region: write eu-central-1"));
+    }
+    let is_endpoint = name.contains("ENDPOINT") || name == "GOOGLE_BASE_URL";
+    if !is_endpoint || value.is_empty() {
+        return None;
+    }
+    let url = Url::parse(value).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let Some(url) = url else { return Some(format!("{name} is no URL: write https://HOST:PORT")) };
+    if !url.username().is_empty() || url.password().is_some() {
+        return Some(format!("{name} has a user or a password, which a store does not use"));
+    }
+    // Others are for services of the machine itself.
+    let is_of_store = name.starts_with("AWS_ENDPOINT") || name == "GOOGLE_BASE_URL";
+    let is_refused = is_of_store && url.scheme() == "http" && !allows_http;
+    is_refused.then(|| format!("{name} is without TLS: if that is meant, set AWS_ALLOW_HTTP=true"))
+}
+
+/// Checks the environment of a client.
+fn check_environment(scheme: &str) -> Result<(), String> {
+    let prefix = match scheme {
+        "s3" => "AWS_",
+        "gs" => "GOOGLE_",
+        _ => "AZURE_",
+    };
+    let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let refusals =
+        variables.filter(|(name, _)| name.starts_with(prefix)).filter_map(|(name, value)| match value.to_str() {
+            Some(value) => refusal_of(&name, value, allows_http()),
+            None => Some(format!("{name} is not UTF-8")),
+        });
+    refusals.min().map_or(Ok(()), Err)
+}
+
+/// Whether stores without TLS are permitted.
+fn allows_http() -> bool {
+    std::env::var("AWS_ALLOW_HTTP").is_ok_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
 fn client(scheme: &str, place: &str) -> object_store::Result<Arc<dyn ObjectStore>> {
@@ -90,6 +141,18 @@ pub fn is_url(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
 }
 
+/// A location for messages, which may be wrong: without user, password and query.
+pub fn shown(text: &str) -> String {
+    match text.split_once("://") {
+        Some((scheme, place)) => {
+            let place = place.split(['?', '#']).next().unwrap_or_default();
+            let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+            format!("{scheme}://{}{path}", authority.rsplit('@').next().unwrap_or_default())
+        }
+        None => without_credentials(text).to_owned(),
+    }
+}
+
 /// What may be repeated of a text that is no URL.
 fn without_credentials(text: &str) -> &str {
     let place = text.split(['?', '#']).next().unwrap_or_default();
@@ -98,7 +161,39 @@ fn without_credentials(text: &str) -> &str {
 
 /// Options of the HTTP client.
 fn client_options() -> ClientOptions {
-    let allows_http = std::env::var("AWS_ALLOW_HTTP").is_ok_and(|value| value.eq_ignore_ascii_case("true"));
     // A layer over a slow link takes a while. `objects` gives up a store that makes no progress.
-    ClientOptions::new().with_timeout_disabled().with_connect_timeout(CONNECT).with_allow_http(allows_http)
+    ClientOptions::new().with_timeout_disabled().with_connect_timeout(CONNECT).with_allow_http(allows_http())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_would_not_survive_is_refused_by_its_name_alone() {
+        for (name, value, reason) in [
+            ("AWS_ENDPOINT", "localhost:9000", "is no URL"),
+            ("AWS_ENDPOINT_URL_S3", "user:secret@host", "is no URL"),
+            ("AWS_ENDPOINT", "ftp://secret", "is no URL"),
+            ("AWS_ENDPOINT", "https://user:secret@host", "a user or a password"),
+            ("AWS_ENDPOINT", "http://secret:9000", "AWS_ALLOW_HTTP=true"),
+            ("AWS_SESSION_TOKEN", "secret\n", "a line break"),
+            ("AWS_REGION", "a secret", "is no region"),
+            ("GOOGLE_BASE_URL", "secret", "is no URL"),
+        ] {
+            let refusal = refusal_of(name, value, false).unwrap();
+            assert!(refusal.contains(name) && refusal.contains(reason), "{refusal}");
+            assert!(!refusal.contains("secret"), "{refusal}");
+        }
+        for (name, value) in [
+            ("AWS_ENDPOINT", "https://host:9000"),
+            ("AWS_REGION", "eu-central-1"),
+            ("AWS_METADATA_ENDPOINT", "http://169.254.169.254"),
+            ("GOOGLE_SERVICE_ACCOUNT_KEY", "{\n}\n"),
+            ("AWS_SECRET_ACCESS_KEY", "a+b/c=="),
+        ] {
+            assert_eq!(refusal_of(name, value, false), None, "{name}");
+        }
+        assert_eq!(refusal_of("AWS_ENDPOINT", "http://host", true), None);
+    }
 }

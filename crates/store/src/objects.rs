@@ -12,7 +12,7 @@ use crate::directory::NoObject;
 use crate::error::StoreError;
 use crate::head::{HEAD_BYTES_MAX, Head, HeadError, Layer, hex, is_id, random_hex};
 use crate::layer::{Index, LayerError};
-use crate::location::Location;
+use crate::location::{Location, shown};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use object_store::path::Path;
@@ -36,6 +36,8 @@ const ATTEMPT_SILENCE: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_secs(120);
 /// The client does not show the progress of what is sent: so many bytes are expected a second.
 const RATE_MIN: u64 = 64 << 10;
+/// Most characters of an error of the client that are shown.
+const SHOWN_MAX: usize = 500;
 /// How often the caller is notified that a request has no answer yet.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -494,14 +496,28 @@ pub fn check_tail(layer: &Layer, tail: &[u8]) -> Result<Index, LayerError> {
     Index::decode(tail, layer.bytes)
 }
 
-/// The text of an error in one line. What follows a question mark in a URL may be a signature.
+/// The text of an error in one line, as far as it fits: it contains what the store answered, which
+/// can be long, and can repeat what was sent.
 fn reason(error: &Error) -> String {
-    let text = error.to_string();
-    let words = text.split_whitespace().map(|word| match word.split_once('?') {
-        Some((url, _)) if url.contains("://") => url,
-        _ => word,
+    let is_secret = |name: &str| ["_KEY", "TOKEN", "SECRET", "PASSWORD"].iter().any(|part| name.contains(part));
+    let secrets = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        let is_of_store = ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix));
+        (is_of_store && is_secret(&name)).then(|| value.into_string().ok()).flatten()
     });
-    words.collect::<Vec<_>>().join(" ")
+    without_secrets(&error.to_string(), secrets)
+}
+
+/// What may be shown of a text. What follows a question mark in a URL may be a signature.
+fn without_secrets(text: &str, secrets: impl Iterator<Item = String>) -> String {
+    let words = text.split_whitespace().map(|word| if word.contains("://") { shown(word) } else { word.to_owned() });
+    let text = words.take(SHOWN_MAX).collect::<Vec<_>>().join(" ");
+    // A value of a few letters is no secret, and part of other words.
+    let text = secrets.filter(|secret| secret.len() >= 8).fold(text, |text, secret| text.replace(&secret, "..."));
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
 }
 
 #[cfg(test)]
@@ -512,6 +528,15 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot copy")]
     struct CannotCopy(#[source] std::io::Error);
+
+    #[test]
+    fn an_error_shows_neither_credentials_nor_all_that_a_store_answers() {
+        let shown = |text: &str| without_secrets(text, ["token-of-a-session".to_owned(), "s3".to_owned()].into_iter());
+        assert_eq!(shown("GET http://user:pw@host/b?sig=x\n in 1s"), "GET http://host/b in 1s");
+        assert_eq!(shown("s3: header token-of-a-session, sent"), "s3: header ..., sent");
+        assert_eq!(shown(&"a".repeat(1 << 20)).len(), SHOWN_MAX + 3);
+        assert_eq!(shown(&"ä ".repeat(1 << 20)).chars().count(), SHOWN_MAX + 3);
+    }
 
     #[test]
     fn a_full_file_system_is_found_below_an_error_of_the_client() {

@@ -43,7 +43,8 @@ pub fn fetch(arguments: &Run) -> Result<Option<Fetched>> {
     }
     ensure!(
         arguments.discard || arguments.read_only,
-        "{url}: a run can use an image of a store with --read-only, --discard or --atomic; to change it step by step: `directfs pull`, run, and `directfs push`"
+        "{}: a run can use an image of a store with --read-only, --discard or --atomic; to change it step by step: `directfs pull`, run, and `directfs push`",
+        store::shown(url)
     );
     Fetched::to_read(url).map(Some)
 }
