@@ -38,6 +38,8 @@ const SILENCE: Duration = Duration::from_secs(120);
 const RATE_MIN: u64 = 64 << 10;
 /// Most characters of an error of the client that are shown.
 const SHOWN_MAX: usize = 500;
+/// Bytes of an answer that count as progress.
+const PROGRESS_BYTES_MIN: u64 = 16 << 10;
 /// How often the caller is notified that a request has no answer yet.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -111,7 +113,16 @@ impl Progress {
         Progress { sending: Duration::from_secs(bytes as u64 / RATE_MIN), ..Progress::default() }
     }
 
-    /// An attempt has received so much.
+    /// An attempt has received so many bytes, of which it has counted some. A few are no progress:
+    /// else a store that sends a byte a second would never be given up.
+    fn receives(&self, counted: &mut u64, received: u64) {
+        if received - *counted >= PROGRESS_BYTES_MIN {
+            *counted = received;
+            self.reaches(received);
+        }
+    }
+
+    /// An attempt has come so far.
     fn reaches(&self, received: u64) {
         self.parts.fetch_add(1, Relaxed);
         self.most.fetch_max(received, Relaxed);
@@ -235,10 +246,10 @@ impl Objects {
     /// Reads an answer of at most so many bytes, part by part.
     async fn body(&self, answer: GetResult, bytes_max: u64, progress: &Progress) -> object_store::Result<Vec<u8>> {
         let mut parts = answer.into_stream();
-        let mut body = Vec::new();
+        let (mut body, mut counted) = (Vec::new(), 0);
         while let Some(part) = parts.next().await {
             body.extend_from_slice(&part?);
-            progress.reaches(body.len() as u64);
+            progress.receives(&mut counted, body.len() as u64);
             if body.len() as u64 > bytes_max {
                 break;
             }
@@ -523,6 +534,7 @@ fn without_secrets(text: &str, secrets: impl Iterator<Item = String>) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model_tests::on_virtual_time;
     use std::io::ErrorKind;
 
     #[derive(Debug, thiserror::Error)]
@@ -536,6 +548,34 @@ mod tests {
         assert_eq!(shown("s3: header token-of-a-session, sent"), "s3: header ..., sent");
         assert_eq!(shown(&"a".repeat(1 << 20)).len(), SHOWN_MAX + 3);
         assert_eq!(shown(&"ä ".repeat(1 << 20)).chars().count(), SHOWN_MAX + 3);
+    }
+
+    #[test]
+    fn a_store_that_sends_a_few_bytes_a_second_is_given_up_and_a_slow_one_is_not() {
+        let location = Location {
+            store: std::sync::Arc::new(object_store::memory::InMemory::new()),
+            prefix: Path::default(),
+            shown: "memory".to_owned(),
+        };
+        let objects = Objects::new(location, std::sync::Arc::new(|_| true));
+        let seconds = |bytes_a_second: u64| {
+            let (progress, objects) = (Progress::default(), objects.clone());
+            let story = async move {
+                let begun = Instant::now();
+                let answer = async {
+                    let mut counted = 0;
+                    for second in 1..=300 {
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        progress.receives(&mut counted, second * bytes_a_second);
+                    }
+                };
+                let answer = objects.wait(&progress, (&mut Instant::now(), false), answer).await.unwrap();
+                (answer.is_some(), begun.elapsed().as_secs())
+            };
+            on_virtual_time(story)
+        };
+        assert_eq!(seconds(32), (false, 60));
+        assert_eq!(seconds(1000), (true, 300));
     }
 
     #[test]
