@@ -70,14 +70,18 @@ impl Location {
 /// try for long. Values are not repeated: they may be secret.
 fn refusal_of(name: &str, value: &str, allows_http: bool) -> Option<String> {
     let is_text_of_lines = name.ends_with("SERVICE_ACCOUNT_KEY");
-    if value.chars().any(char::is_control) && !is_text_of_lines {
+    let is_in_header = name.contains("KEY") || name.contains("TOKEN");
+    if (value.chars().any(char::is_control) || is_in_header && !value.is_ascii()) && !is_text_of_lines {
         return Some(format!("{name} has a line break, or another character that no credential has"));
     }
     let is_region = name.ends_with("REGION");
     if is_region && !value.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         return Some(format!("{name} is no region: write eu-central-1"));
     }
-    let is_endpoint = name.contains("ENDPOINT") || name == "GOOGLE_BASE_URL";
+    // Some names with this word stand for a choice, such as AWS_USE_DUALSTACK_ENDPOINT.
+    let is_endpoint = name.ends_with("ENDPOINT") && !name.contains("_USE_")
+        || name.starts_with("AWS_ENDPOINT_URL")
+        || name == "GOOGLE_BASE_URL";
     if !is_endpoint || value.is_empty() {
         return None;
     }
@@ -178,6 +182,7 @@ mod tests {
             ("AWS_ENDPOINT", "https://user:secret@host", "a user or a password"),
             ("AWS_ENDPOINT", "http://secret:9000", "AWS_ALLOW_HTTP=true"),
             ("AWS_SESSION_TOKEN", "secret\n", "a line break"),
+            ("AWS_SECRET_ACCESS_KEY", "secret\u{e4}", "another character"),
             ("AWS_REGION", "a secret", "is no region"),
             ("GOOGLE_BASE_URL", "secret", "is no URL"),
         ] {
@@ -189,6 +194,9 @@ mod tests {
             ("AWS_ENDPOINT", "https://host:9000"),
             ("AWS_REGION", "eu-central-1"),
             ("AWS_METADATA_ENDPOINT", "http://169.254.169.254"),
+            ("AWS_USE_DUALSTACK_ENDPOINT", "true"),
+            ("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv4"),
+            ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"),
             ("GOOGLE_SERVICE_ACCOUNT_KEY", "{\n}\n"),
             ("AWS_SECRET_ACCESS_KEY", "a+b/c=="),
         ] {
