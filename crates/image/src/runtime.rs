@@ -26,7 +26,8 @@
 //!   the new descriptor.
 //! - A meeting directory is a leftover if no process holds a liveness lock in it or has locked it
 //!   (flock) to create or enter it. Its owner's next attach removes it with the runtime directory,
-//!   unless that holds a working copy that may not be on the disk (`left`).
+//!   unless that holds a working copy that may not be on the disk (`left`). The maker has locked
+//!   the runtime directory, too: it is no leftover while it has no meeting directory yet.
 //!
 //! Decision: docs/decisions/images.md, "A runtime directory with a random name".
 
@@ -120,6 +121,11 @@ impl RuntimeDirectory {
             let secret = [PLATFORM.random(), PLATFORM.random()];
             let made = open_directory(&above, &outer_name(name)).and_then(|directory| {
                 let found = Found { parent: parent.to_owned(), name, directory };
+                // From here on another attach does not take it for a leftover without content.
+                rustix::fs::flock(&found.directory, FlockOperation::LockShared)?;
+                if rustix::fs::fstat(&found.directory)?.st_nlink == 0 {
+                    return Err(Errno::NOENT);
+                }
                 // Not by the mode of mkdir, which the umask restricts.
                 rustix::fs::fchmod(&found.directory, Mode::RWXU)?;
                 make_meeting(&found.directory, secret)?;
@@ -466,6 +472,8 @@ pub(super) struct Unused(Vec<(String, OwnedFd)>);
 impl Unused {
     /// `None`: a process uses it.
     pub fn lock(directory: &OwnedFd) -> Option<Unused> {
+        // Its maker has it locked, and may not have made the meeting directory yet.
+        rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive).ok()?;
         let mut meetings = Vec::new();
         for name in names_in(directory).filter(|name| is_hexadecimal(name, 32)) {
             let meeting = open_directory(directory, &name).ok()?;

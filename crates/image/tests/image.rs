@@ -320,6 +320,25 @@ fn leftovers_of_other_images_are_removed_and_what_is_in_use_is_not() {
     assert!(precious.join("precious").exists());
 }
 
+/// Its maker may be between any two of its steps when another process looks for leftovers.
+#[test]
+fn a_runtime_directory_that_is_being_made_is_no_leftover() {
+    let scratch = Scratch::new();
+    let made = scratch.directory.path().join("directfs-0123456789abcdef");
+    fs::create_dir(&made).unwrap();
+    let maker = fs::File::open(&made).unwrap();
+    rustix::fs::flock(&maker, rustix::fs::FlockOperation::LockShared).unwrap();
+    // A process that looks at it now has seen no meeting directory.
+    fs::write(made.join("region"), "").unwrap();
+    let Scratch { image, path, options, directory: _directory } = scratch;
+    image.close().unwrap();
+    drop(Image::open(&path, &options).unwrap());
+    assert!(made.join("region").exists());
+    drop(maker);
+    drop(Image::open(&path, &options).unwrap());
+    assert!(!made.exists(), "its maker was killed");
+}
+
 #[test]
 fn bad_images_are_refused_and_not_touched() {
     let directory = tempfile::tempdir().unwrap();
