@@ -337,6 +337,8 @@ fn a_discarded_run_of_a_url_fetches_each_state_once() {
     };
     assert_eq!(run("tail -1 numbers && rm numbers && echo x > y"), "30000\n");
     assert_eq!(cached(), 1);
+    // It completes the state at its end.
+    super::lazy_runs::wait_for_end_of_helpers(&user);
     // Without its layers the store cannot give this state once more.
     fs::rename(place.path("store/layers"), place.path("layers")).unwrap();
     assert_eq!(run("ls"), "numbers\n");
