@@ -40,8 +40,7 @@
 //! In each program the library's constructor maps image and region completely, the image with the
 //! addresses into which it may grow, attaches
 //! (`Fs::attach_shared`) and enters its process slot (`posix::process`). A program that has nothing
-//! of the image, and no limit of its address space, does so at its first call that may concern the
-//! file system. Without
+//! of the image does so at its first call that may concern the file system. Without
 //! `DIRECTFS_IMAGE` the library is loaded but serves nothing.
 //!
 //! Invariant: a number or length here counts only if fstat of the descriptor agrees; otherwise the

@@ -1,7 +1,7 @@
 //! The file system in this process: the two regions, and the mount.
 //!
-//! A program that has nothing of the image when it starts, and no limit of its address space,
-//! attaches at its first call that may concern the file system: see [`is_pending`].
+//! A program that has nothing of the image when it starts attaches at its first call that may
+//! concern the file system: see [`is_pending`].
 //!
 //! Invariants
 //! - Set up by the constructor, before other threads and hooked calls, or by the first call that
@@ -331,8 +331,15 @@ struct MappedImage {
     mapped: u64,
 }
 
-/// Whether this process has a limit of its address space (`ulimit -v`).
-pub fn has_address_limit() -> bool {
+/// Whether this process's limit of its address space (`ulimit -v`) permits to attach.
+pub fn has_room(handoff: &HandoffRecord) -> bool {
+    /// Each region begins at a multiple of a huge page's size, between guard pages.
+    const ALIGNED_BYTES: u64 = 4 << 20;
+    let area_bytes = if handoff.journal != 0 { area_bytes(handoff.image_bytes) } else { 0 };
+    !has_address_limit() || sys::has_addresses(handoff.region_bytes + handoff.image_bytes + area_bytes + ALIGNED_BYTES)
+}
+
+fn has_address_limit() -> bool {
     sys::limit(libc::RLIMIT_AS as _).is_none_or(|[limit, _]| limit != libc::RLIM_INFINITY)
 }
 

@@ -394,6 +394,14 @@ pub fn leave_out_of_core_dumps(start: *mut u8, bytes: usize) {
     unsafe { call(libc::SYS_madvise, [start as u64, bytes as u64, libc::MADV_DONTDUMP as u64, 0, 0, 0]) };
 }
 
+/// Whether mappings of so many bytes are possible.
+pub fn has_addresses(bytes: u64) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let reserved = map(bytes as usize, libc::PROT_NONE, flags, -1);
+    // SAFETY: just mapped, without other users.
+    reserved.map(|start| unsafe { unmap(start, bytes as usize) }).is_ok()
+}
+
 /// Removes a mapping.
 ///
 /// # Safety

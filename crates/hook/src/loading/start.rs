@@ -155,8 +155,8 @@ pub unsafe fn begin() {
 }
 
 /// Sets up the mount, and attaches unless the process has at most its working directory in the
-/// image and room for it later; returns whether there is a file system. `hint`: where regions are
-/// to be mapped; `joined`: the slot that this process takes over from an early copy.
+/// image; returns whether there is a file system. `hint`: where regions are to be mapped; `joined`:
+/// the slot that this process takes over from an early copy.
 ///
 /// # Safety
 /// Only for the start of a process.
@@ -170,10 +170,10 @@ pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool 
     limits::read();
     // SAFETY: by the caller's promise.
     let server = unsafe { server::prepare(mount) };
-    // Under a limit of the address space the regions may not fit: then the start is refused, which
-    // is clearer than an error of a call.
-    let may_wait = adopted.early.is_none() && !server::has_address_limit();
-    match adopted.process.zip(adopted.had).filter(|_| may_wait) {
+    // Without addresses for the image the start of a program in it is refused, which is clearer
+    // than an error of its first call. Elsewhere it may need none.
+    let may_wait = |had| adopted.early.is_none() && (had == FewThings::Nothing || server::has_room(&handoff));
+    match adopted.process.zip(adopted.had).filter(|(_, had)| may_wait(*had)) {
         Some((slot, had)) => attach::postpone(server, slot, had == FewThings::Directory),
         None => {
             // SAFETY: by the caller's promise.
