@@ -11,6 +11,7 @@
 //! `layers` may be links: else a sweep would remove what a link leads to, with the rights of its
 //! caller.
 
+use crate::head::is_id;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -66,8 +67,11 @@ impl Directory {
     /// objects are as readable as the umask makes them.
     fn prepare(&self, location: &Path) -> Result<()> {
         let path = self.0.path_to_filesystem(location)?;
-        let mut parents = path.ancestors().skip(1).skip_while(|parent| parent.ends_with("layers"));
-        let Some(prefix) = parents.next() else { return Ok(()) };
+        let Some(parent) = path.parent() else { return Ok(()) };
+        // The head lies in the directory of the prefix, a layer in one below.
+        let is_layer =
+            parent.ends_with("layers") && path.file_name().is_some_and(|name| is_id(&name.to_string_lossy()));
+        let Some(prefix) = (if is_layer { parent.parent() } else { Some(parent) }) else { return Ok(()) };
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(prefix);
         made.map_err(|source| Error::Generic { store: "directory", source: source.into() })
     }

@@ -117,10 +117,10 @@ fn a_directory_that_a_push_makes_is_for_its_user_alone() {
     let mode = |name: &str| fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o777;
     fs::create_dir(place.path("shared")).unwrap();
     fs::set_permissions(place.path("shared"), fs::Permissions::from_mode(0o755)).unwrap();
-    for name in ["above/fresh", "shared"] {
+    for name in ["above/fresh", "layers", "shared"] {
         place.store(name).push(&image(1), &PushOptions::default()).unwrap();
     }
-    assert_eq!((mode("above"), mode("above/fresh")), (0o700, 0o700));
+    assert_eq!([mode("above"), mode("above/fresh"), mode("layers")], [0o700; 3]);
     // What exists is as its maker wants it, and what is new there as the umask has it.
     fs::create_dir(place.path("plain")).unwrap();
     assert_eq!((mode("shared"), mode("shared/layers")), (0o755, mode("plain")));

@@ -5,11 +5,12 @@
 
 use crate::directory::Directory;
 use crate::error::StoreError;
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
@@ -32,10 +33,8 @@ pub struct Location {
 impl Location {
     /// Understands a URL. No request is made.
     pub fn parse(text: &str) -> Result<Location, StoreError> {
-        let url = Url::parse(text).map_err(|error| StoreError::Location {
-            shown: without_credentials(text).to_owned(),
-            reason: error.to_string(),
-        })?;
+        let url =
+            Url::parse(text).map_err(|error| StoreError::Location { shown: shown(text), reason: error.to_string() })?;
         let place = format!("{}://{}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path());
         let shown = place.trim_end_matches('/').to_owned();
         let refused = |reason: &str| StoreError::Location { shown: shown.clone(), reason: reason.to_owned() };
@@ -75,10 +74,10 @@ fn refusal_of(name: &str, value: &str, allows_http: bool) -> Option<String> {
         return Some(format!("{name} has a line break, or another character that no credential has"));
     }
     let is_region = name.ends_with("REGION");
-    if is_region && !value.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+    if is_region && !value.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')) {
         return Some(format!("{name} is no region: write eu-central-1"));
     }
-    // Some names with this word stand for a choice, such as AWS_USE_DUALSTACK_ENDPOINT.
+    // Some names with this word stand for a choice, such as AZURE_USE_FABRIC_ENDPOINT.
     let is_endpoint = name.ends_with("ENDPOINT") && !name.contains("_USE_")
         || name.starts_with("AWS_ENDPOINT_URL")
         || name == "GOOGLE_BASE_URL";
@@ -96,16 +95,21 @@ fn refusal_of(name: &str, value: &str, allows_http: bool) -> Option<String> {
     is_refused.then(|| format!("{name} is without TLS: if that is meant, set AWS_ALLOW_HTTP=true"))
 }
 
+/// Whether the client for a scheme reads a variable of the environment.
+fn is_read(scheme: &str, name: &str) -> bool {
+    let key = name.to_ascii_lowercase();
+    match scheme {
+        "s3" => name.starts_with("AWS_") && AmazonS3ConfigKey::from_str(&key).is_ok(),
+        "gs" => name.starts_with("GOOGLE_") && GoogleConfigKey::from_str(&key).is_ok(),
+        _ => name.starts_with("AZURE_") && AzureConfigKey::from_str(&key).is_ok(),
+    }
+}
+
 /// Checks the environment of a client.
 fn check_environment(scheme: &str) -> Result<(), String> {
-    let prefix = match scheme {
-        "s3" => "AWS_",
-        "gs" => "GOOGLE_",
-        _ => "AZURE_",
-    };
     let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
     let refusals =
-        variables.filter(|(name, _)| name.starts_with(prefix)).filter_map(|(name, value)| match value.to_str() {
+        variables.filter(|(name, _)| is_read(scheme, name)).filter_map(|(name, value)| match value.to_str() {
             Some(value) => refusal_of(&name, value, allows_http()),
             None => Some(format!("{name} is not UTF-8")),
         });
@@ -151,6 +155,13 @@ pub fn shown(text: &str) -> String {
         Some((scheme, place)) => {
             let place = place.split(['?', '#']).next().unwrap_or_default();
             let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+            // A password may contain a slash. Then what is before it is no host with a port.
+            let port = authority
+                .rsplit_once(':')
+                .map_or("", |(_, port)| port.trim_end_matches(|c: char| c.is_ascii_punctuation()));
+            if !authority.contains('@') && !port.bytes().all(|byte| byte.is_ascii_digit()) {
+                return format!("{scheme}://...");
+            }
             format!("{scheme}://{}{path}", authority.rsplit('@').next().unwrap_or_default())
         }
         None => without_credentials(text).to_owned(),
@@ -174,6 +185,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_message_shows_where_a_store_is_and_no_password() {
+        for (text, expected) in [
+            ("s3://bucket/a@b?key=secret", "s3://bucket/a@b"),
+            ("https://user:secret@host:9000/b", "https://host:9000/b"),
+            ("https://user:sec/ret@host/b", "https://..."),
+            ("s3://bucket:secret/b", "s3://..."),
+            ("(http://host:9000):", "(http://host:9000):"),
+            ("secret@no url", "no url"),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn what_a_client_would_not_survive_is_refused_by_its_name_alone() {
         for (name, value, reason) in [
             ("AWS_ENDPOINT", "localhost:9000", "is no URL"),
@@ -194,14 +219,18 @@ mod tests {
             ("AWS_ENDPOINT", "https://host:9000"),
             ("AWS_REGION", "eu-central-1"),
             ("AWS_METADATA_ENDPOINT", "http://169.254.169.254"),
-            ("AWS_USE_DUALSTACK_ENDPOINT", "true"),
-            ("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv4"),
-            ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"),
+            ("AZURE_USE_FABRIC_ENDPOINT", "true"),
             ("GOOGLE_SERVICE_ACCOUNT_KEY", "{\n}\n"),
             ("AWS_SECRET_ACCESS_KEY", "a+b/c=="),
         ] {
             assert_eq!(refusal_of(name, value, false), None, "{name}");
         }
         assert_eq!(refusal_of("AWS_ENDPOINT", "http://host", true), None);
+        assert!(is_read("s3", "AWS_ENDPOINT") && is_read("gs", "GOOGLE_BASE_URL") && is_read("az", "AZURE_ENDPOINT"));
+        // Of other clients.
+        for name in ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_USE_DUALSTACK_ENDPOINT", "GOOGLE_BASE_URL", "AWS_PROFILE"] {
+            assert!(!is_read("s3", name), "{name}");
+        }
+        assert!(!is_read("gs", "GOOGLE_CREDENTIALS"));
     }
 }

@@ -37,8 +37,9 @@ impl Random {
     }
 }
 
-/// Bytes of a part of an answer that comes in parts.
-const PART: usize = 512;
+/// Bytes of a part of an answer that comes in parts, and of one that ends early.
+const PART: usize = 16 << 10;
+const SHORT_PART: usize = 512;
 
 /// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,7 +222,8 @@ impl ObjectStore for Client {
         let (pause, parts_max) = (self.part_seconds.load(SeqCst), self.parts_max.load(SeqCst) as usize);
         let parts: Vec<Bytes> = match (pause, parts_max) {
             (0, 0) => vec![bytes.into()],
-            _ => bytes.chunks(PART).map(Bytes::copy_from_slice).collect(),
+            (_, 0) => bytes.chunks(PART).map(Bytes::copy_from_slice).collect(),
+            _ => bytes.chunks(SHORT_PART).map(Bytes::copy_from_slice).collect(),
         };
         let sent = stream::iter(parts).enumerate().then(move |(number, part)| async move {
             if parts_max != 0 && number >= parts_max {

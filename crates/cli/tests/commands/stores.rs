@@ -294,6 +294,7 @@ fn credentials_in_a_url_are_refused_and_not_repeated() {
         "ftp://secret@bucket/x",
         "no url?secret",
         "secret@no url",
+        "s3://bucket:secret/prefix",
         "s3://",
         "file:///",
     ] {
