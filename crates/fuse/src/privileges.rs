@@ -104,12 +104,12 @@ fn restore(point: &CString, flags: libc::c_ulong) {
     let mount = point.to_string_lossy();
     match result {
         0 => warn(format_args!(
-            "a remount dropped nosuid or nodev of {mount}, which it has again: others can write the image; name suid or dev \
-             with -o to do without"
+            "a remount dropped nosuid or nodev of {mount}, which it has again: root does not choose its files alone; name \
+             suid or dev with -o to do without"
         )),
         _ => warn(format_args!(
-            "a remount dropped nosuid or nodev of {mount}, and they cannot be set again ({}): others can write the image, so \
-             remount it with -o nosuid,nodev",
+            "a remount dropped nosuid or nodev of {mount}, and they cannot be set again ({}): root does not choose its files \
+             alone, so remount it with -o nosuid,nodev",
             std::io::Error::last_os_error()
         )),
     }
