@@ -121,7 +121,7 @@ fn programs_on_a_mount_are_listed_with_its_server() {
     let directory = scratch();
     let (image, point) = (image_in(directory.path()), directory.path().join("mount"));
     fs::create_dir(&point).unwrap();
-    for options in ["rw", "cache=0"] {
+    for options in ["rw", "cache=0", "fsname=a name"] {
         mount(&image, &point, options);
         let mut shell = Command::new("sh");
         shell.current_dir(&point).args(["-c", "exec 7>file; flock 7; echo ready; read line; true"]);

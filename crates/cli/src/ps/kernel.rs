@@ -4,7 +4,9 @@
 //! descriptor belongs to a mount if its `mnt_id` does.
 
 use super::report::{Lock, OpenFile, Process, Wait};
-use crate::mounts;
+use crate::asking;
+use crate::mounts::{self, Mount};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -107,9 +109,10 @@ pub fn add_mount_users(image: &Path, processes: &mut Vec<Process>) {
     // A mount of another user counts if a server of this user has the image open.
     let servers = processes.iter().filter(|process| process.role == MOUNT_SERVER);
     let makers: Vec<u32> = servers.filter_map(|process| process.uid).collect();
+    let known = known_mounts(&image);
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
-        let points = mount_points(pid, &image, &makers);
+        let points = mount_points(pid, &image, &makers, &known);
         if pid == own || points.is_empty() {
             continue;
         }
@@ -138,9 +141,18 @@ pub fn add_mount_users(image: &Path, processes: &mut Vec<Process>) {
     }
 }
 
+/// The mounts that this process sees whose server says which image it has, by device: whether it is
+/// this one. The source may be any name, and the image may have been renamed.
+fn known_mounts(image: &Path) -> HashMap<(u32, u32), bool> {
+    let Ok(identity) = asking::identity(image) else { return HashMap::new() };
+    let mounts = mounts::all().into_iter();
+    mounts.filter_map(|mount| Some((mount.device, mount.served()?.identity == identity))).collect()
+}
+
 /// Where an image is mounted in the namespace of a process: numbers of the mounts, and paths.
-fn mount_points(pid: i32, image: &Path, makers: &[u32]) -> Vec<(u64, PathBuf)> {
-    let mounts = mounts::of_process(pid).into_iter().filter(|(_, mount)| mount.is_of(image, makers));
+fn mount_points(pid: i32, image: &Path, makers: &[u32], known: &HashMap<(u32, u32), bool>) -> Vec<(u64, PathBuf)> {
+    let is_of_image = |mount: &Mount| known.get(&mount.device).copied().unwrap_or_else(|| mount.is_of(image, makers));
+    let mounts = mounts::of_process(pid).into_iter().filter(|(_, mount)| is_of_image(mount));
     mounts.map(|(number, mount)| (number, mount.point)).collect()
 }
 
