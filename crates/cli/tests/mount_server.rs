@@ -352,7 +352,7 @@ fn a_change_of_a_name_on_a_synchronous_mount_is_on_the_disk_when_it_returns() {
         File::create(at("file")).unwrap();
         assert!(is_on_disk("file"), "{options}");
         fs::remove_file(at("file")).unwrap();
-        assert!(!is_on_disk("file"), "{options}");
+        assert!(is_on_disk("renamed") && !is_on_disk("file"), "{options}");
         unmount(&stage.point);
     }
 }
