@@ -358,6 +358,21 @@ fn a_change_of_a_name_on_a_synchronous_mount_is_on_the_disk_when_it_returns() {
 }
 
 #[test]
+fn umount_waits_for_no_server_of_another_mount_whatever_their_sources() {
+    if !can_mount("umount_waits_for_no_server_of_another_mount") {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&["-o", "cache=0,fsname=a name"]);
+    let other = stage.path("other");
+    fs::create_dir(&other).unwrap();
+    assert!(directfs(&["mount", stage.image(), &other, "-o", "cache=0"]).status.success());
+    let unmounted = within_bound(&["umount", stage.point.to_str().unwrap()]);
+    unmount(Path::new(&other));
+    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+}
+
+#[test]
 fn the_server_copies_for_root_and_the_owner_only() {
     let test = "the_server_copies_for_root_and_the_owner_only";
     if !can_mount(test) || !is_root(test) {

@@ -34,6 +34,7 @@ pub fn run(arguments: &Umount) -> Result<()> {
     // Before the unmount: afterwards the servers cannot be identified.
     let served = mount.served();
     let servers = servers(&mount, served.as_ref());
+    let identity = served.as_ref().map(|served| served.identity);
     let image = served.map_or_else(|| mount.source.clone(), |served| served.path);
     if !arguments.lazy {
         wait_for_continued(&servers, &mount)?;
@@ -44,7 +45,7 @@ pub fn run(arguments: &Umount) -> Result<()> {
         None => error,
     })?;
     if !arguments.lazy {
-        wait(servers, &mount)?;
+        wait(servers, &mount, identity)?;
         if is_written {
             check_closed(&mount, &image)?;
         }
@@ -102,24 +103,38 @@ fn check_closed(mount: &Mount, image: &Path) -> Result<()> {
 }
 
 /// Waits until the server has exited, which closes the image cleanly. Nothing shows which of
-/// several servers it was, so as many may remain as the image has other mounts.
-fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
+/// several servers it was, so as many may remain as the image has other mounts. `identity`: of the
+/// image, as the server gave it.
+fn wait(mut servers: Vec<ImageUser>, mount: &Mount, identity: Option<(u64, u64)>) -> Result<()> {
     let mut progress =
         Progress::start(&format!("waiting until {} is closed cleanly", mount.source.display()), Of::Steps(0));
     let end = Instant::now() + TIMEOUT;
-    let left =
-        mounts::all().into_iter().filter(|other| other.kind == mount.kind && other.source == mount.source).count();
+    let mut left = None;
     loop {
         let step = Duration::from_millis(100) / servers.len().max(1) as u32;
         servers.retain(|server| !processes::wait_for_end(server.pid, step));
-        let Some(server) = servers.first().filter(|_| servers.len() > left) else { return Ok(()) };
+        let Some(server) = servers.first() else { return Ok(()) };
+        // Other servers are asked only if one remains: each may be silent.
+        if servers.len() <= *left.get_or_insert_with(|| other_mounts(mount, identity)) {
+            return Ok(());
+        }
         progress.at(0);
         ensure!(
             Instant::now() < end,
-            "{} is unmounted, but its server ({}) is still closing the image; wait until it exits before you use {}",
+            "{} is unmounted, but its server ({}) is still closing the image, or another mount namespace has the mount; \
+             wait until it exits before you use {}",
             mount.point.display(),
             processes::named(server.pid),
             mount.source.display()
         );
     }
+}
+
+/// The number of other mounts of the image. What their servers say counts, else the source.
+fn other_mounts(mount: &Mount, identity: Option<(u64, u64)>) -> usize {
+    let is_of_image = |other: &Mount| match identity.zip(other.served()) {
+        Some((image, served)) => served.identity == image,
+        None => other.source == mount.source,
+    };
+    mounts::all().iter().filter(|other| other.kind == mount.kind && is_of_image(other)).count()
 }
