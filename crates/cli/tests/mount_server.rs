@@ -373,6 +373,38 @@ fn umount_waits_for_no_server_of_another_mount_whatever_their_sources() {
 }
 
 #[test]
+fn a_change_that_cannot_be_committed_is_the_same_for_the_kernel_and_the_image() {
+    if !can_mount("a_change_that_cannot_be_committed") {
+        return;
+    }
+    let stage = Stage::on_disk();
+    let log = stage.path("log");
+    stage.mount(&["-o", "commit=0,sync", "-o", &format!("log={log}")]);
+    let at = |name: &str| stage.point.join(name);
+    ["removed", "moved", "changed"].into_iter().for_each(|name| fs::write(at(name), "content").unwrap());
+    // The server can write its log, and nothing of the journal.
+    let limit = Command::new("prlimit").args(["--fsize=4096:", "--pid", &stage.server()]).status().unwrap();
+    assert!(limit.success());
+    fs::remove_file(at("removed")).unwrap();
+    fs::rename(at("moved"), at("renamed")).unwrap();
+    fs::create_dir(at("made")).unwrap();
+    fs::set_permissions(at("changed"), fs::Permissions::from_mode(0o600)).unwrap();
+    let mut names: Vec<_> = fs::read_dir(&stage.point).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["changed", "made", "renamed"]);
+    let is_known = |name: &str| at(name).exists();
+    assert_eq!(["removed", "moved", "renamed", "made"].map(is_known), [false, false, true, true]);
+    assert_eq!(fs::metadata(at("changed")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(File::open(at("changed")).unwrap().sync_all().is_err(), "a sync says that nothing is on the disk");
+    let said = fs::read_to_string(&log).unwrap();
+    assert_eq!(said.matches("in memory only").count(), 1, "{said}");
+    let unlimited = Command::new("prlimit").args(["--fsize=unlimited:", "--pid", &stage.server()]).status().unwrap();
+    assert!(unlimited.success());
+    File::open(at("changed")).unwrap().sync_all().unwrap();
+    unmount(&stage.point);
+}
+
+#[test]
 fn the_server_copies_for_root_and_the_owner_only() {
     let test = "the_server_copies_for_root_and_the_owner_only";
     if !can_mount(test) || !is_root(test) {

@@ -176,7 +176,9 @@ impl Adapter {
         if self.files.locks().is_none() {
             return rest(&self.files, Ok(()), reply).map(|()| Handled::Reply);
         }
-        self.files.leases().complete(&self.files, access, rest, reply, (call.channel, call.unique))
+        // What is answered later is committed there, with the directory or file of the request.
+        let changed = self.must_commit(call.opcode).then_some(call.node);
+        self.files.leases().complete(&self.files, access, (rest, changed), reply, (call.channel, call.unique))
     }
 
     fn open(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
@@ -558,9 +560,9 @@ impl Adapter {
         if self.files.needs_sync() { self.files.sync(call.node) } else { Err(ENOSYS) }
     }
 
-    /// Commits a change of names or attributes that was made, where the mount's options demand it.
-    fn sync_change(&self, call: &Call<'_>) -> Result<Handled> {
-        let demanding = match call.opcode {
+    /// Whether the mount's options demand that a change of names or attributes is committed.
+    fn must_commit(&self, opcode: u32) -> bool {
+        let demanding = match opcode {
             opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK | opcode::CREATE => self.synchronous,
             opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2 => self.synchronous,
             opcode::SETATTR | opcode::SETXATTR | opcode::REMOVEXATTR | opcode::FALLOCATE | opcode::COPY_FILE_RANGE => {
@@ -568,11 +570,7 @@ impl Adapter {
             }
             _ => 0,
         };
-        if demanding != 0 && self.files.needs_sync() {
-            // What was done is not done again.
-            return Ok(self.files.sync(call.node).map_or_else(Handled::Refused, |()| Handled::Reply));
-        }
-        Ok(Handled::Reply)
+        demanding != 0 && self.files.needs_sync()
     }
 
     fn dispatch(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
@@ -752,10 +750,9 @@ impl Handler for Adapter {
             Err(error) if header.is_resent() => self.after_resend(&call, first, error, reply),
             handled => handled,
         };
-        let handled = match handled {
-            Ok(Handled::Reply) if self.synchronous != 0 => self.sync_change(&call),
-            handled => handled,
-        };
+        if matches!(handled, Ok(Handled::Reply)) && self.must_commit(header.opcode) {
+            self.files.commit_change(header.node);
+        }
         if let Some(began) = began {
             self.requests.count_latency(header.opcode, began.elapsed().as_nanos() as u64);
         }

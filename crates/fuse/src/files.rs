@@ -109,6 +109,8 @@ pub(crate) struct Files {
     /// Whether the truncation of the image was reported.
     has_reported_loss: AtomicBool,
     has_reported_content: AtomicBool,
+    /// Whether the last commit of a single change failed, which was reported.
+    commits_fail: AtomicBool,
     /// The flags of the mount whose loss root permits.
     permitted: Arc<AtomicU64>,
 }
@@ -140,6 +142,7 @@ impl Files {
             inherited: None,
             has_reported_loss: AtomicBool::new(false),
             has_reported_content: AtomicBool::new(false),
+            commits_fail: AtomicBool::new(false),
             permitted: Arc::default(),
         })
     }
@@ -576,6 +579,21 @@ impl Files {
         self.check_whole()?;
         let synced = self.image.storage().sync(&self.image.fs().enter()?, Scope::File(node));
         self.check_whole().and(synced)
+    }
+
+    /// Commits a change of names or attributes that was made. It is answered as made also if that
+    /// fails, as ext4 does: after an error the kernel would keep its old names and attributes, and
+    /// give back no reference of a new file. The server's log has the failure, once until a commit
+    /// succeeds; the next fsync commits the change, or fails as well.
+    pub(crate) fn commit_change(&self, number: u64) {
+        let committed = self.sync(number);
+        let has_failed = self.commits_fail.swap(committed.is_err(), Relaxed);
+        if let Some(error) = committed.err().filter(|_| !has_failed) {
+            report_error(format_args!(
+                "changes of {} are in memory only, despite sync or dirsync ({error}): call fsync when the disk can take them",
+                self.image.path().display()
+            ));
+        }
     }
 
     /// The names after a cookie, about as many as a reply holds if each takes `head_bytes` plus its

@@ -24,8 +24,8 @@ use std::time::Duration;
 const WAITING_MAX: usize = 1024;
 /// Interrupts that are remembered because they may have overtaken their request.
 const INTERRUPTS_KEPT: usize = 256;
-/// Stack of a waiting thread.
-const STACK_BYTES: usize = 256 << 10;
+/// Stack of a waiting thread, which may commit.
+const STACK_BYTES: usize = 512 << 10;
 /// Times between two attempts. The kernel does not report when a lease ends.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_LAST: Duration = Duration::from_millis(16);
@@ -72,12 +72,12 @@ impl Leases {
     }
 
     /// Breaks leases on a file, and then does the rest of the request: at once, or later in a
-    /// thread that answers it.
+    /// thread that answers it, and that commits it before if `changed` is an inode number.
     pub(crate) fn complete(
         &self,
         files: &Arc<Files>,
         access: Access,
-        rest: Rest,
+        (rest, changed): (Rest, Option<u64>),
         reply: &mut Reply,
         (channel, unique): (&Channel, u64),
     ) -> Result<Handled> {
@@ -98,6 +98,9 @@ impl Leases {
             move || {
                 let result = files.leases().wait(&files, access, unique);
                 let result = rest(&files, result, &mut begun);
+                if let Some(changed) = changed.filter(|_| result.is_ok()) {
+                    files.commit_change(changed);
+                }
                 channel.answer(&mut begun, unique, result.err().map_or(0, |Errno(number)| -number));
             }
         };

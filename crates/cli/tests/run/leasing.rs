@@ -88,7 +88,8 @@ struct Holder {
 impl Holder {
     fn start(program: &Path, image: &Path) -> Holder {
         let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
-        command.args(["run", "--image", image.to_str().unwrap(), "--at", MOUNT, "--"]).arg(program);
+        command.args(["run", "--commit-interval", "0", "--image", image.to_str().unwrap(), "--at", MOUNT, "--"]);
+        command.arg(program);
         command.arg(format!("{MOUNT}/f")).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("starts");
         let (orders, lines) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
@@ -121,26 +122,30 @@ impl Holder {
 struct Shared {
     point: PathBuf,
     file: PathBuf,
+    image: PathBuf,
     holder: Option<Holder>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Shared {
     fn new(test: &str) -> Option<Shared> {
+        Shared::within(scratch(), "cache=0", test)
+    }
+
+    fn within(directory: tempfile::TempDir, options: &str, test: &str) -> Option<Shared> {
         if !can_mount(test) {
             return None;
         }
-        let directory = scratch();
         let program = compiled("lease_holder", directory.path())?;
         let image = image_in(directory.path());
         let point = directory.path().join("mount");
         fs::create_dir(&point).unwrap();
-        let mounted = directfs(&["mount", image.to_str().unwrap(), point.to_str().unwrap(), "-o", "cache=0"]);
+        let mounted = directfs(&["mount", image.to_str().unwrap(), point.to_str().unwrap(), "-o", options]);
         assert!(mounted.status.success(), "{}", stderr(&mounted));
         let file = point.join("f");
         fs::write(&file, "content").unwrap();
         let holder = Some(Holder::start(&program, &image));
-        Some(Shared { point, file, holder, _directory: directory })
+        Some(Shared { point, file, image, holder, directory })
     }
 
     fn order(&mut self, order: &str) {
@@ -219,6 +224,27 @@ fn a_read_lease_is_broken_by_writers_and_truncations_on_a_mount() {
     shared.order("release");
     writer.join().unwrap().expect("opens");
     assert_eq!(fs::read(&shared.file).unwrap(), b"");
+    shared.end();
+}
+
+#[test]
+fn a_truncation_that_waited_for_a_lease_is_committed_on_a_synchronous_mount() {
+    const TEST: &str = "a_truncation_that_waited_for_a_lease_is_committed_on_a_synchronous_mount";
+    let _time = BREAK_TIME.read();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let Some(mut shared) = Shared::within(directory, "cache=0,sync,commit=0", TEST) else { return };
+    shared.order("read");
+    let file = shared.file.clone();
+    let truncate = thread::spawn(move || truncated(&file, 3));
+    assert_eq!(shared.hear(), "broken");
+    shared.order("release");
+    assert_eq!(truncate.join().unwrap(), 0);
+    // The file alone: without what is in memory.
+    let copy = shared.directory.path().join("copy");
+    fs::copy(&shared.image, &copy).unwrap();
+    let script = format!("{} export {} | tar -x -O ./f", env!("CARGO_BIN_EXE_directfs"), copy.display());
+    let content = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(content.stdout, b"con", "{}", stderr(&content));
     shared.end();
 }
 
