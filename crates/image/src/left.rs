@@ -114,11 +114,14 @@ pub(super) fn report_set_aside(image: &Path, copy: &Path) {
 }
 
 /// Reports a working copy of a user that may not write the image: its owner, group or mode was
-/// changed, or this is a copy of that user's image.
+/// changed, or this is a copy of that user's image. It is no error: any user that can read the
+/// image can make a directory of that name once the real one is gone.
 pub(super) fn report_foreign(image: &Path, copy: &Path, user: u32) {
+    let name = copy.file_name().unwrap_or_default().display();
     eprintln!(
         "directfs: {}: it was not left cleanly, and its newest state is in {}, of user {user}, who may not write this file. \
-         So that state is not used",
+         So that state is not used, and cannot be used any more; `directfs ps --left --remove {name}`, as that user or root, \
+         removes it. Where an image gets another owner, use it once before that",
         image.display(),
         copy.display()
     );

@@ -83,7 +83,7 @@ pub(super) enum LeftDirectory {
     Found(Found),
     /// A directory of this user, that may not write the image.
     Foreign(PathBuf, u32),
-    /// Nothing.
+    /// Nothing, or a directory without a working copy of a user that may not write the image.
     Gone(HoldsCopy),
 }
 
@@ -295,8 +295,8 @@ impl Found {
             Ok(made) if is_trusted(&made, &permissions::of(image, path)?) => {
                 Found::find(parent, name, image, path).map(LeftDirectory::Found)
             }
-            Ok(made) => Ok(LeftDirectory::Foreign(outer, made.st_uid)),
-            Err(_) => Ok(LeftDirectory::Gone(HoldsCopy(name & HOLDS_COPY != 0))),
+            Ok(made) if name & HOLDS_COPY != 0 => Ok(LeftDirectory::Foreign(outer, made.st_uid)),
+            _ => Ok(LeftDirectory::Gone(HoldsCopy(name & HOLDS_COPY != 0))),
         }
     }
 
@@ -544,4 +544,24 @@ fn names_in(directory: &OwnedFd) -> impl Iterator<Item = String> + use<> {
 
 fn is_hexadecimal(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_directory_that_is_to_hold_a_copy_is_a_state_of_another_user() {
+        let parent = tempfile::tempdir().unwrap();
+        let image = tempfile::NamedTempFile::new().unwrap();
+        for holds_copy in [false, true] {
+            let made = RuntimeDirectory::create(parent.path(), HoldsCopy(holds_copy)).unwrap();
+            if std::os::unix::fs::chown(made.path(), Some(12345), None).is_err() {
+                println!("SKIPPED: only_a_directory_that_is_to_hold_a_copy_is_a_state_of_another_user: needs root");
+                return;
+            }
+            let found = Found::find_left(parent.path(), made.name(), image.as_file(), image.path()).unwrap();
+            assert_eq!(matches!(found, LeftDirectory::Foreign(_, 12345)), holds_copy);
+        }
+    }
 }

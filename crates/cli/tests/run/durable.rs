@@ -319,6 +319,8 @@ fn what_processes_left_that_may_not_write_the_image_any_more_is_reported() {
     assert!(directfs(&["ps", "--left", "--remove", &left]).status.success());
     assert_eq!(stdout(&next), "");
     assert!(stderr(&next).contains(&format!("{left}, of user 12345")), "{}", stderr(&next));
+    let remedy = format!("`directfs ps --left --remove {left}`, as that user or root");
+    assert!(stderr(&next).contains(&remedy), "{}", stderr(&next));
     assert_eq!(stderr(&run(&image, &[], "ls")), "", "once");
 }
 
