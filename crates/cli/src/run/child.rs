@@ -72,7 +72,8 @@ impl Signals {
         signals
     }
 
-    /// The next signal, and whether a process sent it to the launcher.
+    /// The next signal, and whether another process sent it to the launcher. The kernel sends
+    /// SIGPIPE in the name of the process that wrote to the pipe.
     fn next(&self) -> (libc::c_int, bool) {
         loop {
             // SAFETY: plain data, filled by the call.
@@ -80,7 +81,9 @@ impl Signals {
             // SAFETY: a set and a place for the result.
             let signal = unsafe { libc::sigwaitinfo(&raw const self.handled, &raw mut info) };
             if signal > 0 {
-                return (signal, matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL));
+                let is_sent = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+                // SAFETY: all three kinds have a sender.
+                return (signal, is_sent && unsafe { info.si_pid() } != std::process::id() as libc::pid_t);
             }
         }
     }
