@@ -15,10 +15,12 @@ use posix::commits::Commits;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 /// How long a copy is kept that nothing asks for.
@@ -101,37 +103,61 @@ fn age(directory: &OwnedFd) -> Option<Duration> {
     Some(SystemTime::now().duration_since(seen).unwrap_or_default())
 }
 
+/// What a use that meets a working copy does with the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Reads,
+    Writes,
+}
+
+/// Reports a line about an image once in this process, as long as the image names that runtime
+/// directory.
+fn report((image, name): (&Path, u64), line: &str) {
+    static REPORTED: Mutex<BTreeSet<(u64, String)>> = Mutex::new(BTreeSet::new());
+    let line = format!("directfs: {}: {line}", image.display());
+    if REPORTED.lock().is_ok_and(|mut reported| reported.insert((name, line.clone()))) {
+        eprintln!("{line}");
+    }
+}
+
 /// Reports that a working copy does not continue the state of its image's file.
-pub(super) fn report_set_aside(image: &Path, copy: &Path) {
+pub(super) fn report_set_aside(image: (&Path, u64), copy: &Path) {
     let name = copy.file_name().unwrap_or_default().display();
-    eprintln!(
-        "directfs: {}: processes were killed while they used this image, and then its file was replaced or restored. Their \
+    let line = format!(
+        "processes were killed while they used this image, and then its file was replaced or restored. Their \
          newest state does not continue this file, so it is not used. {} keeps it: `directfs ps --left` lists such states, \
          and `directfs ps --left --remove {name}` removes this one",
-        image.display(),
         copy.display()
     );
+    report(image, &line);
 }
 
 /// Reports a working copy of a user that may not write the image: its owner, group or mode was
 /// changed, or this is a copy of that user's image. It is no error: any user that can read the
 /// image can make a directory of that name once the real one is gone.
-pub(super) fn report_foreign(image: &Path, copy: &Path, user: u32) {
+pub(super) fn report_foreign(image: (&Path, u64), (copy, user): (&Path, u32), used: Use) {
     let name = copy.file_name().unwrap_or_default().display();
-    eprintln!(
-        "directfs: {}: it was not left cleanly, and its newest state is in {}, of user {user}, who may not write this file. \
-         So that state is not used, and cannot be used any more; `directfs ps --left --remove {name}`, as that user or root, \
-         removes it. Where an image gets another owner, use it once before that",
-        image.display(),
+    let remedy = match used {
+        Use::Reads => {
+            "Give the file back to that user (chown) and use it once before anybody writes it; or give that state up"
+        }
+        Use::Writes => {
+            "It cannot be used any more: where an image gets another owner, use it once before that. Free its memory"
+        }
+    };
+    let line = format!(
+        "it was not left cleanly, and its newest state is in {}, of user {user}, who may not write this file. \
+         So that state is not used. {remedy}: `directfs ps --left --remove {name}`, as that user or root",
         copy.display()
     );
+    report(image, &line);
 }
 
 /// Reports a working copy that is gone.
-pub(super) fn report_gone(image: &Path) {
-    eprintln!(
-        "directfs: {}: it was not left cleanly, and what was done after the last commit was in memory that is gone with a \
-         restart, or is that of another container",
-        image.display()
+pub(super) fn report_gone(image: (&Path, u64)) {
+    report(
+        image,
+        "it was not left cleanly, and what was done after the last commit is not used: it was in a working copy that is gone \
+         with a restart or a logout, or that is named only in the /dev/shm of another container",
     );
 }

@@ -25,6 +25,7 @@ use super::device;
 use super::fill::{self, Fill, Filled};
 use super::head::Head;
 use super::journal_room::log_bytes;
+use super::left::Use;
 use super::locks::{Byte, is_held_by_others};
 use super::regions::{MappedCopy, map_working_copy, slots_max, tracking_of};
 use super::runtime::{Found, HoldsCopy, LeftDirectory};
@@ -109,7 +110,7 @@ impl<'a> Base<'a> {
     /// What recovery would do. Changes nothing.
     pub fn pending(&self) -> Result<Pending, ImageError> {
         let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else { return Ok(Pending::Nothing) };
-        if let Left::Continues(..) = self.left_working_copy(&head)? {
+        if let Left::Continues(..) = self.left_for_reading(&head)? {
             return Ok(Pending::WorkingCopy);
         }
         let Some((journal, state)) = self.open_journal(&head)? else { return Ok(Pending::Nothing) };
@@ -132,7 +133,7 @@ impl<'a> Base<'a> {
         let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else { return Ok(None) };
         let left = self.left_working_copy(&head)?;
         let Some((journal, state)) = self.open_journal(&head)? else {
-            self.set_aside(left);
+            self.set_aside(head.runtime_directory, &left);
             return Ok(Some(RecoveredJournal { head, journal: None }));
         };
         // A process may have been killed between a write and its flush. What is found here must not
@@ -142,7 +143,7 @@ impl<'a> Base<'a> {
         match left {
             Left::Continues(left, commits) => self.commit_left(&head, (&journal, &state), (left, &commits))?,
             left => {
-                self.set_aside(left);
+                self.set_aside(head.runtime_directory, &left);
                 let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
                 journal.recover(&state, buffer.bytes()).map_err(|error| self.journal_error(error))?;
                 working_file::remove_leftover(self.file, self.path, head.runtime_directory, self.runtime_parent);
@@ -179,13 +180,31 @@ impl<'a> Base<'a> {
     }
 
     /// Reports what was done and does not count any more. The image forgets the name.
-    fn set_aside(&self, left: Left) {
+    fn set_aside(&self, name: u64, left: &Left) {
+        self.report(name, left, Use::Writes);
+    }
+
+    fn report(&self, name: u64, left: &Left, used: Use) {
         match left {
             Left::Nothing | Left::Continues(..) => {}
-            Left::Differs(copy) => left::report_set_aside(self.path, &copy),
-            Left::Foreign(copy, user) => left::report_foreign(self.path, &copy, user),
-            Left::Gone => left::report_gone(self.path),
+            Left::Differs(copy) => left::report_set_aside((self.path, name), copy),
+            Left::Foreign(copy, user) => left::report_foreign((self.path, name), (copy, *user), used),
+            Left::Gone => left::report_gone((self.path, name)),
         }
+    }
+
+    /// [`Base::left_working_copy`] for a use that leaves the image as it is, with or without locks.
+    /// It reports a copy that does not count, and the image keeps the name.
+    fn left_for_reading(&self, head: &Head) -> Result<Left, ImageError> {
+        let left = self.left_working_copy(head)?;
+        if matches!(left, Left::Differs(_) | Left::Foreign(..) | Left::Gone) && !self.is_in_use()? {
+            // The last process of an image makes it forget the name before the directory goes.
+            let now = Head::read(self.file).map_err(self.file_error("read"))?;
+            if now.is_some_and(|now| now.runtime_directory == head.runtime_directory) {
+                self.report(head.runtime_directory, &left, Use::Reads);
+            }
+        }
+        Ok(left)
     }
 
     /// The working copy that the processes of an image left when they ended.
@@ -384,7 +403,7 @@ impl<'a> Base<'a> {
         let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else {
             return Ok(newest(in_place()?, Pending::Nothing));
         };
-        if let Left::Continues(left, commits) = self.left_working_copy(&head)?
+        if let Left::Continues(left, commits) = self.left_for_reading(&head)?
             && let Some(file) = left.mapping.file()
         {
             let file = file.try_clone().map_err(self.file_error("open"))?;

@@ -295,7 +295,7 @@ fn containers_without_common_memory_use_an_image_one_after_the_other() {
         assert!(Instant::now() < end, "{}", stderr(&second));
     };
     assert_eq!(stdout(&second), "synced\n", "{}", stderr(&second));
-    assert!(stderr(&second).contains("that of another container"), "{}", stderr(&second));
+    assert!(stderr(&second).contains("/dev/shm of another container"), "{}", stderr(&second));
     assert_eq!(names(&image), "second\nsynced\n", "the older copy in memory does not count any more");
 }
 
@@ -314,6 +314,10 @@ fn what_processes_left_that_may_not_write_the_image_any_more_is_reported() {
         println!("SKIPPED: what_processes_left_that_may_not_write_the_image_any_more_is_reported: needs root");
         return;
     }
+    let reader = directfs(&["export", &image]);
+    let message = stderr(&reader);
+    assert!(reader.status.success() && message.matches(&format!("{left}, of user 12345")).count() == 1, "{message}");
+    assert!(message.contains("Give the file back to that user"), "{message}");
     let next = run(&image, &[], "ls");
     std::os::unix::fs::chown(&memory, Some(0), None).unwrap();
     assert!(directfs(&["ps", "--left", "--remove", &left]).status.success());
