@@ -294,14 +294,26 @@ impl<M: Memory + 'static> Image<M> {
         memory: impl Fn() -> M,
     ) -> Result<Image<M>, ImageError> {
         let path = path.as_ref();
-        let (file, access) = open_file(path, options.read_only)?;
-        let locked = Arc::new(file.try_clone().map_err(|source| lock_error(path, source))?);
+        Self::open_opened(path, open_file(path, options.read_only)?, options, &memory)
+    }
+
+    fn open_opened(
+        path: &Path,
+        (mut file, mut access): (File, Access),
+        options: &OpenImage,
+        memory: &dyn Fn() -> M,
+    ) -> Result<Image<M>, ImageError> {
         let mut growths_left = GROWTHS_MAX;
         loop {
+            let locked = Arc::new(file.try_clone().map_err(|source| lock_error(path, source))?);
             let again = file.try_clone().map_err(|source| lock_error(path, source))?;
             let pm = Arc::new(working::map_base(again, path, access)?);
-            let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &memory };
+            let attempt = Attempt { path, pm: &pm, file: &locked, options, memory };
             match Self::open_mapped(&attempt) {
+                // A process began to write it after this one had opened it for reading only.
+                Err(error @ ImageError::CannotShare { .. }) if access == Access::ReadOnly => {
+                    (file, access) = (open_for(path, Access::ReadWrite).map_err(|_| error)?, Access::ReadWrite);
+                }
                 // It has grown since it was mapped.
                 Err(ImageError::NotUsable { cause: SuperblockError::Truncated { expected, .. }, .. })
                     if growths_left > 0
@@ -702,5 +714,25 @@ impl ImageError {
     /// Whether a retry may succeed.
     fn may_pass(&self) -> bool {
         matches!(self, ImageError::InUse { .. } | ImageError::NotExclusive { .. } | ImageError::Changing { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_opened_the_file_before_a_writer_came_joins_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        make(&path, &MakeOptions { length: 4 << 20, ..MakeOptions::default() }).unwrap();
+        let writing = OpenImage { dram_directory: directory.path().to_owned(), ..OpenImage::default() };
+        let opened = (open_for(&path, Access::ReadOnly).unwrap(), Access::ReadOnly);
+        let writer = Image::open(&path, &writing).unwrap();
+        let reading = OpenImage { read_only: true, ..writing };
+        let reader = Image::<Direct>::open_opened(&path, opened, &reading, &|| Direct).unwrap();
+        assert!(reader.is_shared());
+        assert_eq!(writer.close().unwrap(), Closed::OthersRemain);
+        assert_eq!(reader.close().unwrap(), Closed::Last);
     }
 }
