@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -116,7 +116,8 @@ fn report((image, name): (&Path, u64), line: &str) {
     static REPORTED: Mutex<BTreeSet<(u64, String)>> = Mutex::new(BTreeSet::new());
     let line = format!("directfs: {}: {line}", image.display());
     if REPORTED.lock().is_ok_and(|mut reported| reported.insert((name, line.clone()))) {
-        eprintln!("{line}");
+        // Standard error may be a pipe that is closed.
+        let _ = writeln!(io::stderr(), "{line}");
     }
 }
 
