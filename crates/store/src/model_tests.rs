@@ -531,11 +531,13 @@ fn an_answer_may_take_as_long_as_its_parts_arrive() {
         let bytes: Vec<u8> = (0..1 << 20).map(|_| random.below(256) as u8).collect();
         file.write_all_at(&bytes, 0).unwrap();
         let source = Source::new(file, bytes.len() as u64, UUID.to_owned());
-        push(&objects, &world.cache("writer"), &source, &options("slow", START)).await.unwrap();
-        client.part_seconds.store(59, SeqCst);
+        let in_one_layer = PushOptions { layer_blocks: bytes.len() / BLOCK, ..options("slow", START) };
+        push(&objects, &world.cache("writer"), &source, &in_one_layer).await.unwrap();
         let head = objects.head().await.unwrap().unwrap().head;
+        let layers = head.layers_of(head.newest().unwrap());
+        let layer = layers.iter().max_by_key(|layer| layer.bytes).unwrap();
+        client.part_seconds.store(59, SeqCst);
         let begun = tokio::time::Instant::now();
-        let layer = &head.layers_of(head.newest().unwrap())[0];
         objects.layer(layer).await.unwrap();
         assert!(begun.elapsed() > Duration::from_secs(600));
     });
