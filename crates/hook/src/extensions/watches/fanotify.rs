@@ -15,6 +15,7 @@ use crate::descriptors::{self, fd_numbers, marks};
 use crate::paths::Directory;
 use crate::process::session::{Calling, Session};
 use crate::{server, status};
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use engine::format::FileKind;
 use engine::{Node, Thread};
@@ -271,14 +272,8 @@ struct Marks(Group);
 impl EventKind for Marks {
     const BYTES: usize = METADATA_BYTES;
 
-    fn without_wake_events(
-        &self,
-        session: &Session<'_>,
-        into: &EventBuffer,
-        start: usize,
-        length: usize,
-    ) -> Result<usize> {
-        Reader { session, group: self.0, into }.without_wake_events(start, length)
+    fn without_wake_events(&self, session: &Session<'_>, into: &EventBuffer, bytes: Range<usize>) -> Result<usize> {
+        Reader { session, group: self.0, into }.without_wake_events(bytes.start, bytes.len())
     }
 
     fn add_events(&self, session: &Session<'_>, into: &EventBuffer, total: usize) -> Result<usize> {

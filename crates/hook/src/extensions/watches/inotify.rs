@@ -23,6 +23,7 @@ use crate::calls::names::{by_node, path};
 use crate::descriptors::marks::{self, host_verdict};
 use crate::descriptors::{self, fd_numbers};
 use crate::process::session::{Calling, Session};
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use engine::format::FileKind;
 use engine::{Node, Thread};
@@ -174,15 +175,9 @@ struct Watched;
 impl EventKind for Watched {
     const BYTES: usize = EVENT_BYTES;
 
-    fn without_wake_events(
-        &self,
-        session: &Session<'_>,
-        into: &EventBuffer,
-        start: usize,
-        length: usize,
-    ) -> Result<usize> {
+    fn without_wake_events(&self, session: &Session<'_>, into: &EventBuffer, bytes: Range<usize>) -> Result<usize> {
         let wake_watch = Watches::of(session.caller.thread).wake_watch(into.group.0);
-        Ok(start + without_wake_events(into.address + start as u64, length, wake_watch)?)
+        Ok(bytes.start + without_wake_events(into.address + bytes.start as u64, bytes.len(), wake_watch)?)
     }
 
     fn add_events(&self, session: &Session<'_>, into: &EventBuffer, total: usize) -> Result<usize> {

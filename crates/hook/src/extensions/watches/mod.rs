@@ -17,6 +17,7 @@ use crate::handoff::write_number;
 use crate::proc_links::{descriptor_path, information_path};
 use crate::process::session::Session;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Thread;
@@ -153,15 +154,9 @@ pub trait EventKind {
     /// Bytes of the shortest event.
     const BYTES: usize;
 
-    /// Removes the wake file's events from those that the kernel has put behind the first `start`
-    /// bytes of a buffer; returns how many bytes the buffer has.
-    fn without_wake_events(
-        &self,
-        session: &Session<'_>,
-        into: &EventBuffer,
-        start: usize,
-        length: usize,
-    ) -> Result<usize>;
+    /// Removes the wake file's events from those that the kernel has put into these bytes of a
+    /// buffer, its last ones; returns how many bytes the buffer has then.
+    fn without_wake_events(&self, session: &Session<'_>, into: &EventBuffer, bytes: Range<usize>) -> Result<usize>;
 
     /// Adds events of the region to a buffer that has `total` bytes; returns how many it has then.
     /// EINVAL: not even one event has room.
@@ -189,7 +184,7 @@ fn read_group(call: &mut Call<'_>, key: u64, (address, length): (u64, u64), kind
         let watches = Watches::of(session.caller.thread);
         let Some(index) = watches.watch_group(key) else { return Ok(done(result)) };
         let into = EventBuffer { group: (index, key), address, length: length as usize };
-        let from_kernel = kind.without_wake_events(&session, &into, 0, result.max(0) as usize)?;
+        let from_kernel = kind.without_wake_events(&session, &into, 0..result.max(0) as usize)?;
         watches.disarm_group(index, key)?;
         let total = kind.add_events(&session, &into, from_kernel)?;
         if total != 0 {
@@ -215,7 +210,7 @@ fn consume_wake_events<K: EventKind>(
         if result <= 0 {
             break;
         }
-        total = kind.without_wake_events(session, into, total, result as usize)?;
+        total = kind.without_wake_events(session, into, total..total + result as usize)?;
         watches.disarm_group(index, key)?;
         total = kind.add_events(session, into, total)?;
     }
