@@ -122,8 +122,8 @@ pub const DESCRIPTIONS: &[(&str, &str)] = &[
     ("relatime, norelatime, strictatime, nostrictatime, lazytime, nolazytime", "as for mount(8)"),
     (
         "sync, dirsync",
-        "for an image on a disk: each change, or each change of a name, is committed when its call returns. A remount \
-         does not change that",
+        "for an image on a disk: each change, or each change of a name, is committed when its call returns. If \
+         that fails, the server's log says so, and the next fsync fails. A remount does not change these options",
     ),
     ("async, silent, loud", "as for mount(8)"),
     ("uid=N, gid=N", "all files appear as this user's, as this group's"),
