@@ -66,8 +66,8 @@ pub struct Superblock {
     /// Zero.
     pub reserved: [Cell64; 5],
     /// The random number in the name of the runtime directory, where the processes that use the
-    /// image find each other. It means nothing while the image is not in use; a clean detach zeroes
-    /// it. No crash state depends on it.
+    /// image find each other; bit 0: it holds a working copy. It means nothing while the image is
+    /// not in use; a clean detach zeroes it. No crash state depends on it.
     pub runtime_directory: Cell64,
     /// Zero to the line of the state.
     pub reserved_before_state: [Cell64; 31],
