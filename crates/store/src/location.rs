@@ -164,14 +164,11 @@ pub fn shown(text: &str) -> String {
             }
             format!("{scheme}://{}{path}", authority.rsplit('@').next().unwrap_or_default())
         }
-        None => without_credentials(text).to_owned(),
+        None => {
+            let place = text.split(['?', '#']).next().unwrap_or_default();
+            place.rsplit('@').next().unwrap_or_default().to_owned()
+        }
     }
-}
-
-/// What may be repeated of a text that is no URL.
-fn without_credentials(text: &str) -> &str {
-    let place = text.split(['?', '#']).next().unwrap_or_default();
-    place.rsplit('@').next().unwrap_or_default()
 }
 
 /// Options of the HTTP client.
