@@ -48,7 +48,7 @@ use engine::{CommitGuard, DESCRIPTION_BYTES, ImageIdentity, Platform, Thread};
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal, JournalError, State, StateStore};
 use pmem::{BLOCK_BYTES, Memory, ReadAt, Region, Residency, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 use rustix::fd::BorrowedFd;
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType, StatxFlags, fstat, statx};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Resource;
 
@@ -149,6 +149,16 @@ impl ImageFile {
     /// Returns when its pages are on the disk, with those that were changed through mappings.
     pub(crate) fn sync(&self) -> Result<()> {
         self.flush().map_err(|DiskError(errno)| Errno(errno))
+    }
+
+    /// Asked without times: a file whose times were read gets a new one with its next write, and a
+    /// file system without a journal, as ext4 may be, writes that with each flush.
+    fn mode_and_size(&self) -> rustix::io::Result<(u32, u64)> {
+        match statx(self.fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE | StatxFlags::SIZE) {
+            Ok(status) => Ok((status.stx_mode.into(), status.stx_size)),
+            // A filter of system calls may permit only the older one.
+            Err(_) => fstat(self.fd()).map(|status| (status.st_mode, status.st_size as u64)),
+        }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -602,9 +612,9 @@ impl Commits {
     /// A file that lost its end holds no image any more: nothing is reported as safe in it. A block
     /// device has no size here; writes behind its end fail.
     fn check_whole(&self) -> Result<()> {
-        let status = rustix::fs::fstat(self.file.fd()).map_err(|errno| Errno(errno.raw_os_error()))?;
-        let is_device = FileType::from_raw_mode(status.st_mode).is_block_device();
-        if !is_device && (status.st_size as u64) < self.image_bytes() { Err(Errno::EIO) } else { Ok(()) }
+        let (mode, bytes) = self.file.mode_and_size().map_err(|errno| Errno(errno.raw_os_error()))?;
+        let is_device = FileType::from_raw_mode(mode).is_block_device();
+        if !is_device && bytes < self.image_bytes() { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// Writes the commits of the log to their places in the image.
