@@ -23,15 +23,12 @@ use crate::handoff;
 use crate::loading::file_identity::{self, FileId};
 use crate::loading::{patch, shared_text};
 use crate::process::environment;
-use pmem::crc32c_words;
+use pmem::{crc32c, crc32c_words};
 
 /// The file's identity, then facts.
 type Record = [u64; 4];
 const BUCKET_RECORDS: usize = 4;
 const BUCKETS: u64 = 512;
-/// Version of both scans: another version scans again.
-const VERSION: u64 = 4;
-
 /// What was scanned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scanned {
@@ -72,9 +69,15 @@ pub fn remember(scanned: Scanned, id: FileId, answer: bool) {
 
 fn record(scanned: Scanned, id: FileId, answer: bool) -> Record {
     let [first, second, third] = id;
-    let facts = VERSION << 8 | (scanned as u64) << 1 | u64::from(answer);
+    let facts = facts(environment::library(), scanned, answer);
     let checksum = crc32c_words(&[first, second, third, facts], None);
     [first, second, third, u64::from(checksum) << 32 | facts]
+}
+
+/// 32 bits: which library scanned what, with which answer. The library's name has a fingerprint of
+/// its content, so another build, which may serve other calls, scans again.
+fn facts(library: &[u8], scanned: Scanned, answer: bool) -> u64 {
+    u64::from(crc32c(0, library) & !0xff) | (scanned as u64) << 1 | u64::from(answer)
 }
 
 fn offset_of(id: FileId) -> u64 {
@@ -100,4 +103,18 @@ fn open(flags: i32) -> Option<sys::Fd> {
     path.get_mut(start..end)?.copy_from_slice(NAME);
     let file = sys::open(&path[..end], flags | libc::O_NOFOLLOW).ok()?;
     patch::is_trusted(&file.status().ok()?).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_do_not_count_for_another_build() {
+        let answers = [false, true].map(|answer| facts(b"/cache/preload-1.so", Scanned::Library, answer));
+        for answer in [false, true] {
+            assert!(!answers.contains(&facts(b"/cache/preload-2.so", Scanned::Library, answer)));
+            assert!(!answers.contains(&facts(b"/cache/preload-1.so", Scanned::Program, answer)));
+        }
+    }
 }
