@@ -122,7 +122,7 @@ pub type Handlers = [Option<Handler>; PLACES];
 /// Places of handlers.
 pub const PLACES: usize = LAST_NUMBER + 1 - (SYS_MISSING_PAGE as usize - LEFT_OUT.start);
 /// The last number with a handler.
-const LAST_NUMBER: usize = 469;
+pub const LAST_NUMBER: usize = 469;
 
 /// The table of system calls, by numbers. The filter reads its start.
 #[repr(C)]

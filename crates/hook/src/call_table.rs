@@ -17,7 +17,7 @@
 //! The filter, the dispatcher and [`failed_image`](crate::failed_image) read [`TABLE`], which
 //! the compiler computes. Names and titles are not in the preload library.
 
-use crate::call::{Attaches, Buffers, Details, Handler, Handlers, OnFailure, PLACES, Table, place};
+use crate::call::{Attaches, Buffers, Details, Handler, Handlers, LAST_NUMBER, OnFailure, PLACES, Table, place};
 use crate::calls::{
     attributes, copy_calls, files, handles, landlock, locks, mapping, names, open, renames, seccomp, sockets,
 };
@@ -579,6 +579,7 @@ const fn add(table: &mut Columns, taken: &mut [bool; NUMBERS], calls: &[Entry]) 
             !matches!((call.route, call.details.on_failure), (Route::Always, ByRoute)),
             "a call that always reaches the dispatcher does not say what happens after the image failed"
         );
+        assert!(number <= LAST_NUMBER, "raise LAST_NUMBER in call.rs");
         taken[number] = true;
         table.routes[number] = call.route;
         table.handlers[place(number)] = call.handler;

@@ -13,7 +13,9 @@
 use super::{COMMITTER, Commits};
 use crate::host::{self, PLATFORM};
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Acquire;
+#[cfg(feature = "std")]
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use engine::dram::Owner;
 use engine::{Platform, Thread};
 use pmem::Memory;
