@@ -1,5 +1,5 @@
 //! The criteria by which the filter decides whether a call may concern a file of the image. The
-//! table in [`calls`](crate::call_table) gives each call its route.
+//! table in [`call_table`](crate::call_table) gives each call its route.
 
 /// What decides whether a call may concern the image. The numbers are indices into the filter's
 /// jump table.

@@ -1,4 +1,4 @@
-//! Making names (paper III.E and III.F, algorithm 1): create, link, files without a name.
+//! Making names (DirectFS paper III.E and III.F, algorithm 1): create, link, files without a name.
 //!
 //! A create persists four lines: the inode's identity, its first property entry, the dentry, and
 //! the log slot. Each certifies itself, so they share one fence. A crash before the fence leaves
@@ -366,7 +366,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let generation = fresh.inode.birth.load() as u32;
         let named = NameTarget { number: fresh.number, generation, kind: new.kind };
         if self.fs.is_as_printed() {
-            // Lines 1 and 2; the space for dentry and slot (4 to 9) was claimed before.
+            // Only in the lab: the order of the paper's algorithm, by its lines. First 1 and 2.
             let dentry = self.write_dentry_alone(prepared, named, name, fresh.time)?;
             self.fill_new_cachelet(fresh);
             self.set_readable(fresh.cachelet, false);
@@ -386,7 +386,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let dentry = self.write_dentry(prepared, named, name, fresh.time)?;
         self.fill_new_cachelet(fresh);
         // Crash point: any subset of the four lines is durable. Recovery verifies all of them
-        // before it follows the slot (attach::recovery).
+        // before it follows the slot (attach::damage).
         debug_assert!(self.fs.recovery().follows(prepared.slot.word, prepared.parent), "recovery follows the slot");
         self.fence_names(inode.and(dentry));
         self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));

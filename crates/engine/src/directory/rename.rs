@@ -475,7 +475,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let others = replaced_file.map(|replaced| link_count(replaced.cachelet) > 1);
         let time =
             self.thread.cachelets().name_time(old.directory).max(self.thread.cachelets().name_time(new.directory));
-        // From here to the second fence: plain stores and flushes only.
+        // From here to the fence: plain stores and flushes only.
         let change = RenameChange { source: &source, victim: victim.as_ref(), others, arrival, old_name, time };
         let persisted = self.rename_persist(old, new, &change);
         let mut dead = false;
@@ -601,9 +601,9 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         }
         flushed = flushed.and(self.stamp_renamed(source, time.shown_ns)?);
         let recorded = self.thread.write_journal(&record)?;
-        // Crash point before this fence: either the record does not verify, or it and the dentries
-        // do (recovery checks both). After the fence recovery repeats the steps, whichever of them
-        // are durable.
+        // Crash point before this fence: unless the record and its new dentries verify, the rename
+        // has not happened. After the fence recovery repeats the steps, whichever of them are
+        // durable.
         let durable = self.thread.fence_names(flushed.and(recorded));
         self.rename_steps(change, &record, durable)?;
         Ok(record)
