@@ -176,6 +176,18 @@ fn threads_and_processes_share_an_image() {
 }
 
 #[test]
+fn children_closed_standard_files_and_limits_do_an_image_no_harm() {
+    if !can_compile() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile(&["cc", "-std=gnu11"], "tests/kit/resources.c", false);
+    for directory in [scratch(), tempfile::tempdir().expect("a directory on the disk")] {
+        installed.run(&program, &[&directory.path().join("image"), &directory.path().join("snapshot")]);
+    }
+}
+
+#[test]
 fn the_header_suits_c_plus_plus() {
     if !can_compile() || !has("c++") {
         return;

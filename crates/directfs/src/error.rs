@@ -101,6 +101,10 @@ impl Cause {
             Errno::EINVAL if has_zero(path) || second.as_deref().is_some_and(has_zero) => {
                 "use a path that contains no zero byte"
             }
+            Errno::ENOSPC if *operation == "sync" => {
+                "free space on the disk of the image: the changes are kept in memory, and a later sync tries again"
+            }
+            Errno::EFBIG if *operation == "sync" => "the image exceeds the limit on file sizes: raise it (ulimit -f)",
             Errno::EINVAL if *operation == "rename" => "a directory cannot move below itself: use another path",
             errno => remedy(errno),
         }
@@ -196,7 +200,7 @@ fn errno_of_image(error: &ImageError) -> i32 {
         | ImageError::NoWorkingCopy { .. }
         | ImageError::NoScratch { .. }
         | ImageError::NoSpace { .. } => libc::ENOSPC,
-        ImageError::Journal { .. } => libc::EUCLEAN,
+        ImageError::Journal { .. } => error.errno_of_disk().unwrap_or(libc::EUCLEAN),
         ImageError::NoCommits { .. } => libc::EOPNOTSUPP,
         ImageError::Stopped { .. } => libc::ECANCELED,
         ImageError::Size { .. } | ImageError::Label { .. } => libc::EINVAL,

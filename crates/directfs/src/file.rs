@@ -197,7 +197,7 @@ impl File {
     fn sync(&self, scope: impl Fn(Node) -> Scope) -> Result<()> {
         let synced = self.number.shared().call(CallClass::Sync, |inside| {
             let scope = scope(inside.file(self.number())?.node());
-            inside.image.storage().sync(inside.thread, scope)
+            inside.sync(scope)
         });
         synced.map_err(|errno| self.error("sync", errno))
     }

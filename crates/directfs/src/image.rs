@@ -1,5 +1,6 @@
 //! Images: creating, opening and closing them.
 
+use crate::descriptors::above_standard;
 use crate::error::{Error, Result};
 use crate::session::Shared;
 use crate::{Credentials, FileSystem};
@@ -109,7 +110,7 @@ impl Image {
     pub fn in_memory(size: u64) -> Result<Image> {
         let make = MakeOptions { length: size, ..MakeOptions::default() };
         let options = OpenImage::default();
-        Image::share(image::Image::in_memory(&make, &options)?, false, &options)
+        Image::share(above_standard(|| image::Image::in_memory(&make, &options))?, false, &options)
     }
 
     fn share(image: image::Image, has_path: bool, options: &OpenImage) -> Result<Image> {
@@ -156,7 +157,7 @@ impl Image {
     ///
     /// [`File::sync_all`]: crate::File::sync_all
     pub fn sync(&self) -> Result<()> {
-        let synced = self.shared.call(CallClass::Sync, |inside| inside.image.storage().sync(inside.thread, Scope::All));
+        let synced = self.shared.call(CallClass::Sync, |inside| inside.sync(Scope::All));
         synced.map_err(|errno| self.error("sync", errno))
     }
 
@@ -171,7 +172,7 @@ impl Image {
     pub fn snapshot(&self, file: impl AsRef<Path>) -> Result<()> {
         let Some(path) = self.path() else { return Err(self.error("copy", Errno::EOPNOTSUPP)) };
         self.shared.call(CallClass::Other, |_| Ok(())).map_err(|errno| self.error("copy", errno))?;
-        Ok(image::snapshot(path, file, None, &self.options, &mut |_, _| true)?)
+        Ok(above_standard(|| image::snapshot(path, file, None, &self.options, &mut |_, _| true))?)
     }
 
     /// Closes the image: waits for calls in progress, closes all files, and detaches. The last
@@ -278,7 +279,7 @@ impl ImageOptions {
         let path = path.as_ref();
         // A later change of the working directory does not change what a snapshot copies.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Image::share(image::Image::open(path, &self.0)?, true, &self.0)
+        Image::share(above_standard(|| image::Image::open(path, &self.0))?, true, &self.0)
     }
 }
 
@@ -349,7 +350,7 @@ impl CreateImage {
     /// EEXIST: the file is not empty; EINVAL: the size is missing or too small, or the label too
     /// long; ENOSPC; EBUSY: the image is in use; and the errors of creating a file.
     pub fn create(&self) -> Result<Image> {
-        image::make(&self.path, &self.options)?;
+        above_standard(|| image::make(&self.path, &self.options))?;
         Image::open(&self.path)
     }
 }

@@ -98,6 +98,7 @@
 mod attributes;
 mod classes;
 mod credentials;
+mod descriptors;
 mod dir_builder;
 mod error;
 mod file;
@@ -107,6 +108,7 @@ mod image;
 mod metadata;
 mod read_dir;
 mod session;
+mod size_limit;
 mod view;
 
 pub use attributes::SetXattr;

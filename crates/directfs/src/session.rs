@@ -10,9 +10,12 @@
 //!   leaves no slot, and no call in progress.
 //! - A cell may be locked before the registry, never after.
 //! - In the child of a fork, all of this belongs to the parent: nothing is locked, used or dropped.
+//!   It has no mapping of the image, and closes the descriptors.
 //! - `work` of a call must not make another call: it runs under the lock of the thread's cell.
 
+use crate::descriptors::{Recorded, close_inherited};
 use crate::error::{FORKED, TOO_MANY_FILES};
+use crate::size_limit::NoSignal;
 use engine::statistics::CallClass;
 use engine::{Fs, Node, Thread};
 use image::{Closed, Image, ImageError};
@@ -20,7 +23,7 @@ use posix::call_classes::number_of;
 use posix::host::monotonic_ns;
 use posix::path::PathBuffer;
 use posix::process::{DESCRIPTORS_MAX, InFlightFile, Process, Processes};
-use posix::{Caller, Credentials, Errno, PathCache, Result};
+use posix::{Caller, Credentials, Errno, PathCache, Result, Scope, Storage};
 use std::cell::{Cell, RefCell};
 use std::mem::{forget, take};
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,8 +33,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
 /// Number of forks between the first opened image and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn count_fork() {
+extern "C" fn leave_image_to_parent() {
     FORKS.fetch_add(1, Relaxed);
+    close_inherited();
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,6 +89,13 @@ pub(crate) struct Inside<'s> {
 impl<'s> Inside<'s> {
     pub fn caller(&self, credentials: Credentials<'s>) -> Caller<'s, 'static> {
         Caller::new(self.thread, credentials).with_path_cache(self.path_cache)
+    }
+
+    /// Makes calls safe where the image is.
+    pub fn sync(&self, scope: Scope) -> Result<()> {
+        let storage = self.image.storage();
+        let _no_signal = (!matches!(storage, Storage::Memory)).then(NoSignal::new);
+        storage.sync(self.thread, scope)
     }
 
     /// The open file of a number.
@@ -142,6 +153,8 @@ thread_local! {
 #[derive(Default)]
 struct Registry {
     open: Option<Open>,
+    /// Present as long as `open` is.
+    descriptors: Option<Recorded>,
     cells: Vec<Arc<SlotCell>>,
 }
 
@@ -191,9 +204,9 @@ impl Shared {
     pub fn new(image: Image) -> std::result::Result<Arc<Shared>, ImageError> {
         static WATCH_FORKS: Once = Once::new();
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        // SAFETY: the function only changes an atomic.
+        // SAFETY: the function takes no lock, and allocates nothing.
         WATCH_FORKS.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(count_fork));
+            libc::pthread_atfork(None, None, Some(leave_image_to_parent));
         });
         let path = image.path().to_owned();
         let image = Arc::new(image);
@@ -211,7 +224,10 @@ impl Shared {
             path,
             source: std::io::Error::from_raw_os_error(errno.0),
         })?;
-        let registry = Registry { open: Some(Open { process, root, image }), cells: Vec::new() };
+        let descriptors = Some(Recorded::new(&image.descriptors()));
+        image.mapping().keep_from_children();
+        image.shared_memory().keep_from_children();
+        let registry = Registry { open: Some(Open { process, root, image }), descriptors, cells: Vec::new() };
         Ok(Arc::new(Shared {
             id: NEXT_ID.fetch_add(1, Relaxed),
             forks: FORKS.load(Relaxed),
@@ -430,13 +446,16 @@ impl Shared {
                 source,
             }));
         }
-        let Registry { open, cells } = take(&mut *lock(&self.registry));
+        let Registry { open, descriptors, cells } = take(&mut *lock(&self.registry));
         let Open { process, root, image } = open?;
         cells.iter().for_each(|cell| cell.release());
         if let Ok(thread) = image.fs().enter() {
             process.exit(&thread);
             thread.release(root, 1);
         }
+        // Their numbers are free afterwards.
+        drop(descriptors);
+        let _no_signal = NoSignal::new();
         // The slots had the other references.
         Arc::into_inner(image).map(Image::close)
     }

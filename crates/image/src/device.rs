@@ -32,7 +32,13 @@ pub(super) fn erase_journal(device: &File, image_bytes: u64) -> io::Result<()> {
 
 /// Exclusive use of a block device: while it exists, the kernel refuses mounts and further claims.
 pub(super) struct Claim {
-    _device: File,
+    device: File,
+}
+
+impl AsRawFd for Claim {
+    fn as_raw_fd(&self) -> i32 {
+        self.device.as_raw_fd()
+    }
 }
 
 impl Claim {
@@ -45,7 +51,7 @@ impl Claim {
         let node = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
         let claimed = retry_until(timeout, || match OpenOptions::new().read(true).custom_flags(flags).open(&node) {
-            Ok(device) => Ok(Some(Claim { _device: device })),
+            Ok(device) => Ok(Some(Claim { device })),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(None),
             Err(source) => Err(ImageError::File { action: "claim", path: path.to_owned(), source }),
         })?;

@@ -1,6 +1,7 @@
 //! Errors of making and opening images. Each message names cause, effect and remedy.
 
 use engine::format::SuperblockError;
+use journal::{DiskError, JournalError};
 use pmem::{Loss, MapError};
 use std::io;
 use std::path::PathBuf;
@@ -184,7 +185,7 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
         /// Why.
-        cause: journal::JournalError,
+        cause: JournalError,
     },
     /// The operation needs commits, which the image does not have.
     #[error(
@@ -404,6 +405,14 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// Why the disk refuses the journal. `None` for other errors, and if the journal is at fault.
+    pub fn errno_of_disk(&self) -> Option<i32> {
+        match self {
+            ImageError::Journal { cause: JournalError::Disk(DiskError(errno)), .. } => Some(*errno),
+            _ => None,
+        }
+    }
+
     /// The DRAM region's file, or its directory, cannot be created.
     pub(super) fn no_shared(path: &std::path::Path, source: io::Error) -> ImageError {
         ImageError::without_descriptors(path, source)

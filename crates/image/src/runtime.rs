@@ -38,7 +38,7 @@ use engine::Platform;
 use pmem::{Access, MapError, Mapping};
 use posix::commits::{capacity_within, working_bytes};
 use posix::host::{PLATFORM, is_any_liveness_held, open_description, reopen_directory};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -66,7 +66,7 @@ pub(super) struct RuntimeDirectory {
     description: OwnedFd,
     /// A second description of the meeting directory, locked (flock, shared) while this value
     /// exists.
-    _in_use: OwnedFd,
+    in_use: OwnedFd,
 }
 
 /// Whether a runtime directory is to hold a working copy. Its name says so, for the time when the
@@ -162,6 +162,10 @@ impl RuntimeDirectory {
     /// and carries its liveness lock.
     pub(super) fn description(&self) -> BorrowedFd<'_> {
         self.description.as_fd()
+    }
+
+    pub(super) fn descriptors(&self) -> [i32; 4] {
+        [&self.directory, &self.meeting, &self.description, &self.in_use].map(AsRawFd::as_raw_fd)
     }
 
     pub(super) fn path(&self) -> PathBuf {
@@ -368,7 +372,7 @@ impl Found {
         }
         let description = open_description(meeting.as_fd())?;
         let Found { parent, name, directory } = self;
-        Ok(RuntimeDirectory { parent, name, directory, secret, meeting, description, _in_use: in_use })
+        Ok(RuntimeDirectory { parent, name, directory, secret, meeting, description, in_use })
     }
 }
 

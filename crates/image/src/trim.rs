@@ -207,10 +207,16 @@ impl<'a> Holes<'a> {
 /// Starts the service of this process, if the memory is a file in memory that is not reserved as a
 /// whole. Without a thread the memory is given back at the end only.
 pub(super) fn start<M: Memory + 'static>(fs: Arc<Fs<M>>, mapping: &Arc<Mapping>) -> Option<Service> {
-    let is_reserved = fs.is_reserved();
-    let file = mapping.file().filter(|_| mapping.backing() == Backing::Tmpfs && !is_reserved)?;
-    let file = file.try_clone().ok()?;
-    Service::start("directfs-trim", move |is_ending| serve(&fs, &file, is_ending))
+    if mapping.backing() != Backing::Tmpfs || fs.is_reserved() {
+        return None;
+    }
+    let mapping = Arc::clone(mapping);
+    Service::start("directfs-trim", move |is_ending| {
+        // Not a descriptor of its own: see `Image::descriptors`.
+        if let Some(file) = mapping.file() {
+            serve(&fs, file, is_ending);
+        }
+    })
 }
 
 /// What the service remembers between two looks.

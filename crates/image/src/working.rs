@@ -596,6 +596,10 @@ pub(super) fn describe(error: &JournalError) -> String {
         JournalError::Disk(DiskError(libc::ENOSPC | libc::EDQUOT)) => {
             "its disk has no space for it: free some, or use the image in place with --no-commit".to_owned()
         }
+        JournalError::Disk(DiskError(libc::EFBIG)) => {
+            "it would exceed the limit on file sizes (ulimit -f): raise that, or use the image in place with --no-commit"
+                .to_owned()
+        }
         JournalError::Disk(DiskError(errno)) => io::Error::from_raw_os_error(*errno).to_string(),
         JournalError::Header(HeaderError::Absent) => "there is none".to_owned(),
         JournalError::Header(HeaderError::Damaged) => {

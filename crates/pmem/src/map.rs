@@ -406,6 +406,13 @@ impl Mapping {
         self.reach
     }
 
+    /// Leaves the mapping out of later children of a fork. One that has it keeps the file's
+    /// description, and with it the locks of a parent that has died.
+    pub fn keep_from_children(&self) {
+        // SAFETY: the addresses are those of this mapping, and their content stays.
+        let _ = unsafe { rustix::mm::madvise(self.address().cast(), self.reach as usize, Advice::LinuxDontFork) };
+    }
+
     /// The address of the first byte; never make a reference of it.
     pub fn address(&self) -> *mut u8 {
         self.address.as_ptr()

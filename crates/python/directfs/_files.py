@@ -26,7 +26,7 @@ from typing import (
 
 from . import _native
 from ._native import DirEntry
-from ._io import File, as_bytes, flags_of, owner_of, present, times_of
+from ._io import Buffers, File, as_bytes, flags_of, owner_of, present, times_of
 from ._trees import Copy, Ignore, Machine, move
 
 if TYPE_CHECKING:
@@ -101,8 +101,9 @@ class FileSystem:
     directory.
     """
 
-    def __init__(self, files: _native.Files) -> None:
+    def __init__(self, files: _native.Files, buffers: Optional[Buffers] = None) -> None:
         self._files = files
+        self._buffers = Buffers() if buffers is None else buffers
 
     def path(self, *parts: ImagePath) -> Path:
         """A path in this image, with the functions of `pathlib.Path`."""
@@ -112,11 +113,11 @@ class FileSystem:
 
     def as_user(self, uid: int, gid: int, groups: Sequence[int] = (), umask: int = 0o022) -> FileSystem:
         """The same files, used as another user."""
-        return FileSystem(self._files.as_user(uid, gid, list(groups), umask))
+        return FileSystem(self._files.as_user(uid, gid, list(groups), umask), self._buffers)
 
     def subtree(self, path: ImagePath) -> FileSystem:
         """The files below a directory, which paths cannot leave."""
-        return FileSystem(self._files.subtree(name_of(path)))
+        return FileSystem(self._files.subtree(name_of(path)), self._buffers)
 
     # Files.
 
@@ -200,10 +201,14 @@ class FileSystem:
             buffered = io.BufferedWriter(raw, size)
         else:
             buffered = io.BufferedReader(raw, size)
+        if raw.writable():
+            self._buffers.add(buffered)
         if not is_text:
             return buffered  # type: ignore[no-any-return]
         text = io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
         text.mode = mode  # type: ignore[misc]
+        if raw.writable():
+            self._buffers.add(text)
         return text
 
     def open_raw(self, path: ImagePath, flags: int, mode: int = 0o666, name_of_mode: str = "") -> File:

@@ -47,11 +47,17 @@ class Image(FileSystem):
         self._native.snapshot(file)
 
     def close(self) -> Optional[str]:
-        """Waits for calls in progress, closes all files, and detaches.
+        """Writes what buffers of open files hold, closes all files, and detaches.
 
-        Returns `clean`, `others-remain` or `read-only`; `None` if it was closed before.
+        It waits for calls in progress. Returns `clean`, `others-remain` or `read-only`; `None` if it
+        was closed before. If a buffer cannot be written, the image is closed all the same.
         """
-        return self._native.close()
+        failure = self._buffers.write()
+        closed = self._native.close()
+        self._buffers.forget()
+        if failure is not None:
+            raise failure
+        return closed
 
     def __enter__(self) -> Image:
         return self
@@ -73,8 +79,8 @@ def _close_all() -> None:
     for image in list(_open_images):
         try:
             image.close()
-        except OSError:
-            pass  # The image belongs to the parent of a fork, or was truncated.
+        except (OSError, BufferError):
+            pass  # It belongs to the parent of a fork, was truncated, or a view lives.
 
 
 def open(

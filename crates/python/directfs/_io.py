@@ -7,7 +7,8 @@ import errno
 import io
 import os
 import pickle
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+import weakref
+from typing import IO, TYPE_CHECKING, Any, List, Optional, Tuple
 
 from . import _native
 
@@ -29,6 +30,39 @@ def times_of(times: Optional[Tuple[float, float]], ns: Optional[Tuple[int, int]]
 def owner_of(number: int) -> Optional[int]:
     """-1 leaves an owner unchanged."""
     return None if number == -1 else number
+
+
+class Buffers:
+    """The open files of an image whose buffers may hold what is not written yet."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._streams: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
+
+    def add(self, stream: IO[Any]) -> None:
+        self._streams.add(stream)
+
+    def _present(self) -> List[IO[Any]]:
+        while True:
+            try:
+                return list(self._streams)
+            except RuntimeError:
+                pass  # Another thread opened a file meanwhile.
+
+    def write(self) -> Optional[OSError]:
+        """Writes them, and returns the first error. After a fork they belong to the parent."""
+        failure = None
+        for stream in self._present() if self._process == os.getpid() else ():
+            try:
+                stream.flush()
+            except OSError as error:
+                failure = failure or error
+            except ValueError:
+                pass  # It was closed or detached.
+        return failure
+
+    def forget(self) -> None:
+        self._streams.clear()
 
 
 class File(io.RawIOBase):

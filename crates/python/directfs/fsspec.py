@@ -32,6 +32,8 @@ class _Deferred:
         super().__init__(raw, _BUFFER_BYTES)  # type: ignore[call-arg]
         self._fs, self._deferred, self._mode = fs, deferred, mode
         self.path, self._temporary = path, raw.name
+        if raw.writable():
+            fs.image._buffers.add(self)  # type: ignore[arg-type]
 
     @property
     def size(self) -> int:

@@ -16,8 +16,9 @@ fn os_error(py: Python<'_>, error: &Error) -> PyErr {
     let path = |path: Option<&Path>| path.map(|path| path.as_os_str().to_owned());
     let (first, second) = (path(error.path()), path(error.second_path()));
     let note = error.path().map_or_else(|| in_python(&error.to_string()), |_| error.remedy().to_owned());
-    let raised = PyOSError::new_err((error.errno(), text, first, None::<i32>, second));
-    with_note(py, raised, &note)
+    // Made at once: what is made later needs an interpreter that is not ending.
+    let raised = py.get_type::<PyOSError>().call1((error.errno(), text, first, None::<i32>, second));
+    raised.map_or_else(|failed| failed, |raised| with_note(py, PyErr::from_value(raised), &note))
 }
 
 /// The names of options that a message for users of the commands has.

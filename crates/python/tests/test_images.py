@@ -125,6 +125,45 @@ class Images(Scratch):
         with directfs.open(self.file) as image:
             self.assertFalse(image.was_recovered)
 
+    def test_what_buffers_hold_is_written_before_an_image_is_closed(self):
+        self.image.close()
+        with directfs.open(self.file) as image:
+            text, block = image.open("text", "w"), image.as_user(0, 0).open("block", "wb")
+            text.write("of a text\n")
+            block.write(b"of a block")
+        self.assertRaises(OSError, text.buffer.raw.write, b"more")
+        with directfs.open(self.file) as image:
+            self.assertEqual(image.read_bytes("text") + image.read_bytes("block"), b"of a text\nof a block")
+
+    def test_what_buffers_hold_is_written_at_the_interpreters_end(self):
+        script = (
+            "import directfs, sys; image = directfs.open(sys.argv[1]); file = image.open('f', 'w');"
+            "file.write('text'); cycle = [file]; cycle.append(cycle); del file, cycle;"
+            "file = image.open('g', 'wb'); file.write(b'block'); other = image.open('v', 'rb'); view = other.raw.view()"
+        )
+        self.image.write_bytes("v", b"view")
+        self.image.close()
+        ended = subprocess.run([sys.executable, "-c", script, self.file], capture_output=True, timeout=600)
+        self.assertEqual((ended.returncode, ended.stderr), (0, b""))
+        with directfs.open(self.file) as image:
+            self.assertEqual(image.read_bytes("f") + image.read_bytes("g"), b"textblock")
+
+    def test_a_write_to_a_closed_image_at_the_interpreters_end_does_no_harm(self):
+        script = (
+            "import directfs, sys; image = directfs.open(sys.argv[1]); file = image.open('f', 'wb');"
+            "image.close(); file.write(b'late')"
+        )
+        self.image.close()
+        ended = subprocess.run([sys.executable, "-c", script, self.file], capture_output=True, timeout=600)
+        self.assertEqual((ended.returncode, ended.stderr), (0, b""))
+
+    def test_a_full_image_is_closed_and_reports_what_was_not_written(self):
+        image = directfs.in_memory(8 << 20)
+        file = image.open("f", "wb", 16 << 20)
+        file.write(bytes(10 << 20))
+        self.errno_of(errno.ENOSPC, image.close)
+        self.assertIsNone(image.close())
+
     def test_a_killed_process_loses_nothing(self):
         script = (
             "import directfs, os, sys; image = directfs.open(sys.argv[1]); image.write_bytes('f', b'1'); os.kill(os.getpid(), 9)"
