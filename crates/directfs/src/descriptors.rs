@@ -1,9 +1,10 @@
 //! Descriptors of the kernel that open images have.
 //!
-//! - A child of a fork closes those of its parent, and does not get its mappings. They hold the locks
-//!   by which other processes see that the parent lives. As long as the child had them, nobody would
-//!   complete the calls and release the locks of a parent that was killed. A fork during the opening
-//!   of an image is not covered, nor is a child with a [`View`](crate::View) of an image in memory.
+//! - A child of a fork closes those of its parent, and does not get its mappings. They hold the
+//!   locks by which other processes see that the parent lives. As long as the child had them, no
+//!   process would complete the calls and release the locks of a parent that was killed. A fork
+//!   during the opening of an image is not covered, nor is a child with a [`View`](crate::View) of
+//!   an image in memory.
 //! - None is 0, 1 or 2. A program without standard output would print into the image.
 
 use crate::size_limit::NoSignal;

@@ -415,12 +415,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`remove_file`](Self::remove_file) of any file in the tree. ENOTEMPTY: another thread
-    /// created a file meanwhile.
+    /// created a file meanwhile. EBUSY: it is the root; nothing is removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let metadata = self.symlink_metadata(path)?;
         if metadata.is_symlink() {
             return self.remove_file(path);
+        }
+        // Not only after everything below it is gone.
+        if metadata.ino() == self.symlink_metadata("/")?.ino() {
+            return Err(Error::call("remove the directory", path, Errno::EBUSY));
         }
         // Each level: the directory's listing, and its name in the level above.
         let mut levels: Vec<(ReadDir, OsString)> = vec![(self.list_in_place(path)?, path.into())];

@@ -151,6 +151,17 @@ fn a_large_tree_is_removed_and_links_out_of_it_are_not_followed() {
 }
 
 #[test]
+fn a_tree_that_cannot_be_removed_as_a_whole_stays() {
+    let scratch = Scratch::new();
+    let fs = &scratch.fs;
+    fs.create_dir_all("kept/below").unwrap();
+    for (files, root) in [(fs.clone(), "/"), (fs.clone(), "kept/.."), (fs.root_at("kept").unwrap(), ".")] {
+        assert_eq!(errno(files.remove_dir_all(root)), Some(libc::EBUSY), "{root}");
+        assert!(fs.exists("kept/below").unwrap());
+    }
+}
+
+#[test]
 fn a_copy_shares_blocks() {
     let scratch = Scratch::new();
     let content: Vec<u8> = (0..8u32 << 20).map(|index| (index % 253) as u8).collect();
