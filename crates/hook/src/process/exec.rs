@@ -12,10 +12,11 @@
 //!
 //! The library cannot be in some programs: those that change the user, those of a user without
 //! access to it, and unreadable static ones. They would not see the mount, and would silently work
-//! on another directory. If any of their arguments names the mount, the launcher's helper starts
-//! them, or the call is refused with a message. Paths that such a program determines itself are not
-//! seen. Such a program inherits nothing of the library: neither descriptors nor entries of the
-//! environment. Its process slot ends with the exec, because the lock of its number does.
+//! on another directory. If any of their arguments names the mount, or the program is a tool of
+//! valgrind, the launcher's helper starts them, or the call is refused with a message. Paths that
+//! another such program determines itself are not seen. Such a program inherits nothing of the
+//! library: neither descriptors nor entries of the environment. Its process slot ends with the
+//! exec, because the lock of its number does.
 //!
 //! This file finds out what is to be started; `exec_start` starts it. Nothing of the program's own
 //! is changed meanwhile. The new program continues in `loading::start`.
@@ -229,7 +230,9 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
             return planner.plan_loader(file, early_load, interpreter);
         }
         let unfit = if is_privileged { PRIVILEGED } else { planner.unfit_reason(&kind, is_secure) };
-        if !unfit.is_empty() && planner.mentions_mount() {
+        // Such a program is a tool that runs another one, whose paths are in that one's file.
+        let runs_another = kind == ProgramKind::Static && arranges_memory(&head);
+        if !unfit.is_empty() && (runs_another || planner.mentions_mount()) {
             return planner.plan_helper(unfit, early_load);
         }
         planner.has_library = unfit.is_empty();
