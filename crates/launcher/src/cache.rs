@@ -20,11 +20,12 @@
 //! A fault on code maps up to 16 pages of the file. If the kernel's cache has it in single pages,
 //! each is looked up, counted, and taken apart at exit. So library, loader and shared code are
 //! written by one call from memory that is present, because the kernel then uses large pages (ext4
-//! since Linux 6.16, XFS; not tmpfs). If the launcher's look (`mincore`) shows that a read brought
-//! them back in single pages, it writes them again. *Reason:* a program in a loop of a shell takes
-//! 234 instead of 333 µs more. *Rejected:* `MADV_HUGEPAGE` in each program (it costs a call, and
-//! work at exit); collapsing pages (it works for 2 MiB and more only); locked pages (a process
-//! would have to stay).
+//! since Linux 6.16, XFS; not tmpfs). The launcher writes them again if a look (`mincore`) shows
+//! that a read brought them back in single pages, and after [`LARGE_PAGES_LAST`]: the kernel's
+//! cache had one such file in 424 pages of 553 after 25 minutes. *Reason:* a program in a loop of a
+//! shell takes 234 instead of 333 µs more. *Rejected:* `MADV_HUGEPAGE` in each program (it costs a
+//! call, and work at exit); collapsing pages (it works for 2 MiB and more only); locked pages (a
+//! process would have to stay).
 
 use crate::analysis;
 use crate::elf::{BadElf, Elf};
@@ -125,7 +126,7 @@ impl Cache {
 
     /// The directory for patched code that processes share, if there can be one. The first launch
     /// of this version since the machine's boot creates it, and removes those of earlier boots. If
-    /// the library has left the kernel's cache, that code has as well, and programs write it again.
+    /// this launch wrote the library, programs write that code again, for the same reasons.
     pub fn text_directory(&self) -> Option<PathBuf> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let boot = format!("text-{:016x}-", table::fingerprint(boot.trim().as_bytes()));
@@ -272,7 +273,7 @@ fn outside(uid_map: &str, user: u32) -> Option<u32> {
 ///
 /// What is written by one call from memory that is present, the kernel's cache holds in large
 /// pages, of which a fault of a program maps several at once. What the kernel reads it holds in
-/// small ones. So a file that had left the cache is written again.
+/// small ones. So a file that had left the cache is written again, and so is an old one.
 fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result<bool> {
     let path = directory.path().as_os_str().as_encoded_bytes();
     if path.iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
@@ -280,18 +281,33 @@ fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result
         return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
     }
     directory.allow_reading()?;
-    if let Ok(file) = directory.open_file(name) {
-        let was_kept = is_in_memory(&file, code.len());
-        // Some file systems keep nothing in the kernel's cache, even after a read.
-        if holds(&file, code) && (was_kept || !is_in_memory(&file, code.len())) {
-            check_executable(&file)?;
-            return Ok(false);
-        }
+    let found = directory.open_file(name).ok();
+    let was_kept = found.as_ref().is_some_and(|file| is_in_memory(file, code.len()) && !is_old(file));
+    let right = found.filter(|file| holds(file, code));
+    // Some file systems keep nothing in the kernel's cache, even after a read.
+    let is_good = right.as_ref().is_some_and(|file| was_kept || !is_in_memory(file, code.len()));
+    let write = || {
+        let present = code.to_vec();
+        directory.write_file(name, &present)
+    };
+    // Where there is no room for a new file, the one that is there serves.
+    if let Some(file) = &right
+        && (is_good || write().is_err())
+    {
+        return check_executable(file).map(|()| false);
     }
-    let present = code.to_vec();
-    directory.write_file(name, &present)?;
-    check_executable(&directory.open_file(name)?)?;
-    Ok(true)
+    if right.is_none() {
+        write()?;
+    }
+    check_executable(&directory.open_file(name)?).map(|()| true)
+}
+
+/// How long the launcher expects the kernel's cache to hold a file in large pages.
+const LARGE_PAGES_LAST: Duration = Duration::from_secs(600);
+
+fn is_old(file: &File) -> bool {
+    let written = file.metadata().and_then(|metadata| metadata.modified());
+    written.is_ok_and(|written| written.elapsed().is_ok_and(|age| age > LARGE_PAGES_LAST))
 }
 
 /// Whether a file consists of these bytes. It is read in pieces to the same memory: first touches
@@ -388,6 +404,7 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
 
     fn trusted() -> Vec<u32> {
         vec![0, effective_user()]
@@ -517,6 +534,22 @@ mod tests {
         let (shared, cache) = shared();
         assert!(!shared.exists());
         assert_ne!(fs::metadata(cache.library()).unwrap().ino(), inode(&first));
+    }
+
+    /// The kernel may have taken their large pages apart since.
+    #[test]
+    fn old_code_is_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let shared = |cache: &Cache| cache.text_directory().unwrap().join("shared");
+        let first = Cache::at(directory.path(), &trusted()).unwrap();
+        fs::write(shared(&first), "").unwrap();
+        // A file that is open keeps its inode number.
+        let library = File::options().write(true).open(first.library()).unwrap();
+        library.set_modified(SystemTime::now() - 2 * LARGE_PAGES_LAST).unwrap();
+        let second = Cache::at(directory.path(), &trusted()).unwrap();
+        assert_ne!(fs::metadata(second.library()).unwrap().ino(), library.metadata().unwrap().ino());
+        assert!(fs::read(second.library()).unwrap() == PRELOAD);
+        assert!(!shared(&second).exists());
     }
 
     /// The entry saves only the state that legacy instructions change.

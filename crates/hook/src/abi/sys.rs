@@ -309,7 +309,7 @@ pub enum Place {
     /// Near this address.
     Near(usize),
     /// At a multiple of a huge page's size, so that huge pages can serve it; below this address, if
-    /// there is room.
+    /// there is room. What is used most, its start, has a directory of page tables of its own.
     Below(usize),
 }
 
@@ -377,14 +377,23 @@ impl Place {
     fn wish(self, bytes: usize) -> usize {
         let address = match self {
             Place::Near(hint) => hint,
-            // Not adjacent: what passes the end of one file does not reach another.
-            Place::Below(above) => above.saturating_sub(bytes + HUGE_PAGE_BYTES),
+            // In no directory with what is above, and so not adjacent: what passes the end of one
+            // file does not reach another.
+            Place::Below(above) => {
+                let end = (above & !(DIRECTORY_BYTES - 1)).saturating_sub(bytes);
+                ((end + START_BYTES) & !(DIRECTORY_BYTES - 1)).saturating_sub(START_BYTES)
+            }
         };
         address & !(HUGE_PAGE_BYTES - 1)
     }
 }
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// What one directory of page tables reaches. When a process ends, the kernel looks at each entry
+/// (10 ns) of a directory in use that a mapping covers.
+const DIRECTORY_BYTES: usize = 1 << 30;
+/// How much of a mapping lies in its first directory: few entries, and what most processes use.
+const START_BYTES: usize = 64 << 20;
 /// An inaccessible page beside a mapping.
 const GUARD_BYTES: usize = 4096;
 
