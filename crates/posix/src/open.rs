@@ -6,7 +6,7 @@ use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::names::CreateArguments;
 use crate::open_file::{CREATED, OpenFile};
-use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
+use crate::path::{Last, LastLink, Outcome, PathBuffer, WalkStart, inside};
 use crate::process::{Processes, Program, prefetch_record};
 use crate::watch::notify_close;
 use engine::format::FileKind;
@@ -309,7 +309,10 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
         let mut parent = inside!(self.caller.paths().resolve_parent(walk_start, path, buffer)?);
         let mut followed = 0;
         loop {
-            let Last::Name(name) = &parent.last else { return self.open_dots(&parent, flags).map(Outcome::Inside) };
+            // `.`, `..` and `/` exist and are directories.
+            let Last::Name(name) = &parent.last else {
+                return Err(if flags & O_EXCL != 0 { Errno::EEXIST } else { Errno::EISDIR });
+            };
             if parent.slash {
                 return Err(Errno::EISDIR);
             }
@@ -321,11 +324,6 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             };
             parent = inside!(self.caller.paths().resolve_link(walk_start, parent, &link, &mut followed, buffer)?);
         }
-    }
-
-    /// `.`, `..` and `/` exist and are directories.
-    fn open_dots(self, _parent: &Parent<'t, 'f, M>, flags: i32) -> Result<Opened> {
-        Err(if flags & O_EXCL != 0 { Errno::EEXIST } else { Errno::EISDIR })
     }
 
     /// Releases the reference of a description, which must not be used afterwards.
