@@ -5,13 +5,13 @@
 //! - to the owner of the thread's slot, which reaches the DRAM region and other such components,
 //!   but no call on names and directories;
 //! - to the thread, for tasks that make such calls;
-//! - to the file system.
+//! - to the two regions, without slots that are claimed, threads, and other processes.
 //!
-//! A component of a thread reaches its holder only by the field's name. A component of the file
-//! system derefs to it. It names a task but keeps nothing out of reach: each of these tasks uses
-//! several parts of the file system, so a field would only add a word to each use.
+//! A component of a thread reaches its holder only by the field's name. One of the regions derefs
+//! to them, which are four fields. [`Processes`](crate::Processes) has fields of its own.
 
-use crate::fs::{Fs, Thread};
+use crate::fs::Thread;
+use crate::regions::Regions;
 use crate::slot_owner::SlotOwner;
 use core::ops::Deref;
 use pmem::{Direct, Memory};
@@ -46,11 +46,11 @@ macro_rules! components {
     };
 }
 
-macro_rules! of_file_system {
+macro_rules! of_regions {
     ($($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
         $(
             $(#[$doc])*
-            pub struct $component<'f, M: Memory = Direct>(pub(crate) &'f Fs<M>);
+            pub struct $component<'f, M: Memory = Direct>(pub(crate) &'f Regions<M>);
 
             impl<M: Memory> Clone for $component<'_, M> {
                 #[inline(always)]
@@ -62,16 +62,16 @@ macro_rules! of_file_system {
             impl<M: Memory> Copy for $component<'_, M> {}
 
             impl<M: Memory> Deref for $component<'_, M> {
-                type Target = Fs<M>;
+                type Target = Regions<M>;
 
                 #[inline(always)]
-                fn deref(&self) -> &Fs<M> {
+                fn deref(&self) -> &Regions<M> {
                     self.0
                 }
             }
         )*
 
-        impl<M: Memory> Fs<M> {
+        impl<M: Memory> Regions<M> {
             $(
                 $(#[$doc])*
                 #[inline(always)]
@@ -119,7 +119,7 @@ components! {
     Renames renames
 }
 
-of_file_system! {
+of_regions! {
     /// Makes a new DRAM region agree with the image: completes or rolls back what a crash
     /// interrupted, and counts what is in use. See `attach::recovery`.
     ImageRecovery recovery
@@ -127,9 +127,6 @@ of_file_system! {
     /// Provides memory and disk space ahead of their use, so that no store can fail. See
     /// `provide`.
     Provider provider
-
-    /// The processes that use the image, by numbers. See `process_numbers`.
-    Processes processes
 
     /// Which blocks are in use, and what owns them. See `alloc::blocks`.
     BlockMap block_map

@@ -48,6 +48,7 @@ mod reap_storm_tests;
 mod reap_tests;
 mod recycle;
 mod redo;
+mod regions;
 #[cfg(test)]
 mod schedule_tests;
 mod size;
@@ -69,7 +70,7 @@ pub use attach::{
 };
 pub use attributes::{Attributes, CacheReport, Changes, Protection, SpaceReport};
 pub use components::{
-    Allocator, BlockMap, Files, ImageRecovery, Maintenance, NameIndex, Processes, Provider, Reaper, Recycler, Renames,
+    Allocator, BlockMap, Files, ImageRecovery, Maintenance, NameIndex, Provider, Reaper, Recycler, Renames,
 };
 pub use directory::{
     DirectoryEntry, DirectoryHint, NameLocation, NewNode, RenameFlags, ValidationStamp, Visit, VisitedFile,
@@ -83,4 +84,6 @@ pub use fs::{Fs, Node, Thread};
 pub use liveness::Liveness;
 pub use lock::{CommitGuard, LockGuard};
 pub use platform::{Platform, Reporter};
+pub use process_numbers::Processes;
+pub use regions::Regions;
 pub use slot_owner::SlotOwner;

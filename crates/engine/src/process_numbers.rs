@@ -1,17 +1,35 @@
 //! The process number of this process, and the judgement whether other processes and threads live:
 //! see [`crate::liveness`].
 
-use crate::components::Processes;
-use crate::dram::Owner;
+use crate::dram::{Dram, Owner};
 use crate::error::{Error, Result};
-use crate::liveness::NO_FILE;
+use crate::fs::Fs;
+use crate::liveness::{Liveness, NO_FILE};
+use crate::platform::Platform;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
-impl<'f, M: Memory> Processes<'f, M> {
+/// The processes that use the image, by numbers. Of the file system it reaches only what judges
+/// them.
+#[derive(Clone, Copy)]
+pub struct Processes<'f> {
+    dram: &'f Dram,
+    liveness: &'f Liveness,
+    platform: &'static dyn Platform,
+}
+
+impl<M: Memory> Fs<M> {
+    /// The processes that use the image.
+    #[inline(always)]
+    pub fn processes(&self) -> Processes<'_> {
+        Processes { dram: &self.dram, liveness: &self.liveness, platform: self.platform }
+    }
+}
+
+impl Processes<'_> {
     /// The process number of the calling process, which takes one if it has none.
     pub fn process_number(self) -> Result<u32> {
-        let own = &self.liveness;
+        let own = self.liveness;
         let ((number, taker), process_id) = (own.identity(), self.platform.process_id());
         if number != 0 && taker == process_id {
             return Ok(number);
@@ -51,7 +69,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// A new number from the region, whose lock is not taken yet.
     pub fn new_process_number(self) -> Result<u32> {
-        let next = &self.header()?.process_numbers;
+        let next = &self.dram.header()?.process_numbers;
         next.fetch_update(AcqRel, Acquire, |last| last.checked_add(1)).map(|last| last + 1).map_err(|_| Error::Liveness)
     }
 
@@ -59,7 +77,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// process may do so at the same time.
     #[cold]
     fn take_number(self, before: (u32, u32)) -> Result<u32> {
-        let (own, process_id) = (&self.liveness, self.platform.process_id());
+        let (own, process_id) = (self.liveness, self.platform.process_id());
         let fresh = self.new_process_number()?;
         let Some(usual) = self.liveness_description() else {
             return Ok(if own.replace_identity(before, (fresh, process_id)) { fresh } else { own.number() });
@@ -88,7 +106,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// its parent took the number. `shared`: other processes may have it, too. `false`: the number
     /// is not this process's, and nothing changes.
     pub fn set_process_number(self, number: u32, shared: bool) -> bool {
-        let own = &self.liveness;
+        let own = self.liveness;
         let description = own.description.load(Acquire);
         if number == 0 || description != NO_FILE && !self.platform.hold_liveness(description, number) {
             return false;
@@ -112,7 +130,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Whether the process with that number lives; in a region without a lock file all do.
     pub fn is_process_alive(self, number: u32) -> bool {
-        let own = &self.liveness;
+        let own = self.liveness;
         // The kernel does not report a description's own locks.
         number == own.number()
             || match own.description.load(Acquire) {
@@ -124,7 +142,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// Whether the thread of an owner word lives. For other processes' threads only the process is
     /// checked: each process recovers its own threads.
     pub(crate) fn is_alive(self, owner: Owner) -> bool {
-        let own = &self.liveness;
+        let own = self.liveness;
         let (number, process_id) = own.identity();
         if owner.process != number {
             return self.is_process_alive(owner.process);
@@ -146,7 +164,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// Takes an own process number in place of a shared one; returns whether the process has one
     /// now.
     pub fn renew_process_number(self) -> Result<bool> {
-        let own = &self.liveness;
+        let own = self.liveness;
         let Some(usual) = self.liveness_description() else { return Ok(false) };
         let fresh = self.new_process_number()?;
         let Some(description) = self.platform.take_liveness(usual, fresh) else { return Ok(false) };

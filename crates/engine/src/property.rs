@@ -8,7 +8,7 @@ use crate::components::Cachelets;
 use crate::dram::Cachelet;
 use crate::error::Result;
 use crate::format::{FileKind, Inode, Property};
-use crate::fs::Fs;
+use crate::regions::Regions;
 use crate::step::step;
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
@@ -116,19 +116,19 @@ impl<M: Memory> Cachelets<'_, '_, M> {
 
 /// Writes a property entry and flushes it: see [`Cachelets::commit_attributes`].
 pub(crate) fn write_attributes<M: Memory>(
-    fs: &Fs<M>,
+    regions: &Regions<M>,
     inode: &Inode,
     property: &DurableProperty,
     sequence: u32,
     number: u64,
     generation: u32,
 ) -> Flushed {
-    write_entry(fs, inode, &property.0, sequence, number, generation)
+    write_entry(regions, inode, &property.0, sequence, number, generation)
 }
 
 #[inline]
 fn write_entry<M: Memory>(
-    fs: &Fs<M>,
+    regions: &Regions<M>,
     inode: &Inode,
     property: &Property,
     sequence: u32,
@@ -137,9 +137,9 @@ fn write_entry<M: Memory>(
 ) -> Flushed {
     let entry = &inode.properties[(sequence & 1) as usize];
     let words = property.words();
-    let dirty = fs.pm.set_all(&entry.words, &words);
-    let sealed = fs.pm.commit_record(entry, Property::seal(&words, sequence, number, generation));
+    let dirty = regions.pm.set_all(&entry.words, &words);
+    let sealed = regions.pm.commit_record(entry, Property::seal(&words, sequence, number, generation));
     // Otherwise it lies over the newer entry, or recovery takes the other one.
     debug_assert_eq!(inode.property(number, generation).map(|newest| newest.1), Some(sequence), "recovery takes it");
-    fs.pm.flush(dirty.and(sealed))
+    regions.pm.flush(dirty.and(sealed))
 }

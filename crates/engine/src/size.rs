@@ -8,7 +8,7 @@
 
 use crate::dram::GROUP_BLOCKS;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
-use crate::fs::Fs;
+use crate::regions::Regions;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Memory};
@@ -77,7 +77,7 @@ pub(crate) fn geometry_with(geometry: &Geometry, size_word: u64) -> Option<Geome
     (made.blocks * BLOCK_BYTES == bytes).then_some(made)
 }
 
-impl<M: Memory> Fs<M> {
+impl<M: Memory> Regions<M> {
     /// The present positions of the image's areas.
     pub fn geometry(&self) -> Geometry {
         let attached = self.geometry.attached();

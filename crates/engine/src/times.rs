@@ -33,7 +33,7 @@ use crate::components::Cachelets;
 use crate::dram::{Cachelet, DIRTY};
 use crate::error::Result;
 use crate::format::{FileKind, Inode, Property, rounded_ns};
-use crate::fs::Fs;
+use crate::regions::Regions;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::Memory;
@@ -163,7 +163,7 @@ impl<M: Memory> Cachelets<'_, '_, M> {
     }
 }
 
-impl<M: Memory> Fs<M> {
+impl<M: Memory> Regions<M> {
     /// The time that the names of a directory give it which was `changed_ns` in its property entry,
     /// or none. `recorded_ns`: the newest time that a dentry records. `inode`: what that one named.
     pub(crate) fn recovered_ns(&self, recorded_ns: u64, inode: u64, changed_ns: i64) -> Option<i64> {

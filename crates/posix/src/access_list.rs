@@ -1,5 +1,5 @@
-//! POSIX access control lists: `system.posix_acl_access` and `system.posix_acl_default` (acl(5), in
-//! the kernel's layout of the attribute).
+//! Permissions: by mode, and by POSIX access control lists, `system.posix_acl_access` and
+//! `system.posix_acl_default` (acl(5), in the kernel's layout of the attribute).
 //!
 //! Invariants
 //! - A list is stored as an extended attribute, sorted by tag. It has a mask if it has named
@@ -10,12 +10,12 @@
 //!   list exists. It may stay set without one.
 
 use crate::caller::NodeRef;
-use crate::components::AccessLists;
+use crate::components::Permissions;
 use crate::credentials::{Credentials, Want};
 use crate::errno::{Errno, Result};
 use crate::file_flags::KEEP_ATTRIBUTES;
 use engine::format::FileKind;
-use engine::{Changes, Error, FileFlags, NewNode, Node, Protection};
+use engine::{Attributes, Changes, Error, FileFlags, NewNode, Node, Protection};
 use pmem::Memory;
 
 /// Attribute of the list that grants access.
@@ -229,7 +229,44 @@ impl AccessList {
     }
 }
 
-impl<'t, 'f, M: Memory> AccessLists<'_, 't, 'f, M> {
+impl<M: Memory> Permissions<'_, '_, M> {
+    /// EROFS if the file system is read-only.
+    pub(crate) fn check_writable(self) -> Result<()> {
+        if self.thread.fs().is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// Attributes and a permission check in one. Writing a read-only file system fails with EROFS
+    /// before the mode is checked. Exempt are devices, pipes and sockets, whose data lie elsewhere.
+    pub(crate) fn check(self, node: Node, want: Want) -> Result<Attributes> {
+        let attributes = self.thread.stat(node)?;
+        self.check_protection(&attributes.protection(), want)?;
+        Ok(attributes)
+    }
+
+    /// [`Permissions::check`] for known protection.
+    pub(crate) fn check_protection(self, file: &Protection, want: Want) -> Result<()> {
+        let ours = matches!(file.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
+        if ours && want.0 & Want::WRITE.0 != 0 {
+            self.check_writable()?;
+        }
+        self.permit(file, want)
+    }
+
+    /// Checks that `directory` is a directory and may be searched. For a checked caller the kernel
+    /// has done so.
+    // Inlined: the result would go through memory, in pieces that defeat store forwarding.
+    #[inline(always)]
+    pub(crate) fn check_search(self, directory: Node) -> Result<Protection> {
+        // Not all attributes: the others share a line with what each create writes, so reading them
+        // would wait for that line.
+        let here = self.thread.protection(directory)?;
+        if !here.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        self.permit(&here, Want::EXECUTE)?;
+        Ok(here)
+    }
+
     /// Checks permissions by mode and access list; EACCES if they are missing.
     /// EPERM to write what is immutable, whatever the credentials.
     #[inline]
@@ -251,7 +288,7 @@ impl<'t, 'f, M: Memory> AccessLists<'_, 't, 'f, M> {
         // A separate reference; the file is in use, so its cachelet is present.
         let node = NodeRef::owned(self.thread, self.thread.node(file.number, Some(file.generation))?);
         let Some(list) = self.list(node.node(), ACCESS_LIST)? else { return self.credentials.check(file, want) };
-        let granted = list.grants(&self.credentials, file, want) || self.credentials.overrides(file, want);
+        let granted = list.grants(self.credentials, file, want) || self.credentials.overrides(file, want);
         if granted { Ok(()) } else { Err(Errno::EACCES) }
     }
 

@@ -1,6 +1,7 @@
 //! Attributes: stat, access, chmod, chown, utimens, statfs; and the rules for clearing set-id bits.
 
 use crate::caller::Caller;
+use crate::components::Data;
 use crate::credentials::{Capabilities, Credentials, Want};
 use crate::errno::{Errno, Result};
 use crate::file_flags::KEEP_ATTRIBUTES;
@@ -161,7 +162,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// stat by name, without taking a reference. Symbolic links are not followed.
     pub fn stat_name(&self, directory: Node, name: &[u8]) -> Result<Attributes> {
         if !self.credentials.checked {
-            self.check_search(directory)?;
+            self.permissions().check_search(directory)?;
         }
         Ok(self.thread.stat_name(directory, name)?)
     }
@@ -173,7 +174,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if want.0 & !7 != 0 {
             return Err(Errno::EINVAL);
         }
-        self.check(node, want).map(drop)
+        self.permissions().check(node, want).map(drop)
     }
 
     /// access(2) for a file with known protection.
@@ -181,7 +182,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if want.0 & !7 != 0 {
             return Err(Errno::EINVAL);
         }
-        self.check_protection(file, want)
+        self.permissions().check_protection(file, want)
     }
 
     /// `access_of` for a file without a reference. `None`: an access list decides, and must be
@@ -212,7 +213,7 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// chmod.
     pub fn chmod(&self, node: Node, mode: u32) -> Result<Attributes> {
-        self.check_writable()?;
+        self.permissions().check_writable()?;
         let credentials = self.credentials;
         let changed = self.thread.change(node, |file| {
             if file.kind == FileKind::Symlink {
@@ -237,7 +238,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         let credentials = self.credentials;
         let uid = uid.map(|uid| credentials.user_of(uid)).transpose()?;
         let gid = gid.map(|gid| credentials.group_of(gid)).transpose()?;
-        self.check_writable()?;
+        self.permissions().check_writable()?;
         let changed = self.thread.change(node, |file| {
             let keeps = file.flags.has_any(KEEP_ATTRIBUTES) && (uid.is_some() || gid.is_some());
             if keeps || !Self::may_chown(&credentials, file, uid, gid) {
@@ -248,7 +249,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             Ok(Changes { permissions, uid, gid, ..Changes::default() })
         })?;
         if changed.kind == FileKind::Regular {
-            self.drop_file_capabilities(node, &changed)?;
+            self.data().drop_file_capabilities(node, &changed)?;
         }
         if uid.is_some() || gid.is_some() {
             self.reports().notify_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
@@ -269,7 +270,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if (accessed, modified) == (TimeToSet::Omit, TimeToSet::Omit) {
             return self.stat(node);
         }
-        self.check_writable()?;
+        self.permissions().check_writable()?;
         let now_ns = crate::host::now_ns();
         let touch = (accessed, modified) == (TimeToSet::Now, TimeToSet::Now);
         let kept_by = if touch { FileFlags::IMMUTABLE } else { KEEP_ATTRIBUTES };
@@ -279,7 +280,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             }
             if !self.credentials.owns(file.uid) {
                 let refused =
-                    if touch { self.access_lists().permit(&file.protection(), Want::WRITE) } else { Err(Errno::EPERM) };
+                    if touch { self.permissions().permit(&file.protection(), Want::WRITE) } else { Err(Errno::EPERM) };
                 refused.map_err(Errno::refusal)?;
             }
             Ok(Changes {
@@ -310,11 +311,13 @@ impl<M: Memory> Caller<'_, '_, M> {
             name_bytes_max: NAME_BYTES_MAX as u64,
         })
     }
+}
 
+impl<M: Memory> Data<'_, '_, M> {
     /// Clears set-id bits and file capabilities, as a change of content must. Cheap if there are
     /// none. EPERM if the file keeps its content: it is immutable (also if it became so after it
     /// was opened), or has one of the flags `kept_by`.
-    pub(crate) fn strip_privileges(&self, node: Node, kept_by: FileFlags) -> Result<()> {
+    pub(crate) fn strip_privileges(self, node: Node, kept_by: FileFlags) -> Result<()> {
         let file = self.thread.stat(node)?;
         if file.flags.has_any(FileFlags::IMMUTABLE.with(kept_by)) {
             return Err(Errno::EPERM);
@@ -323,9 +326,9 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Ok(());
         }
         let credentials = self.credentials;
-        if !credentials.has(Capabilities::FSETID) && dropped_set_id_bits(&credentials, &file) != 0 {
+        if !credentials.has(Capabilities::FSETID) && dropped_set_id_bits(credentials, &file) != 0 {
             self.thread.change(node, |file| {
-                let kept = file.mode & PERMISSIONS & !dropped_set_id_bits(&credentials, file);
+                let kept = file.mode & PERMISSIONS & !dropped_set_id_bits(credentials, file);
                 Ok(Changes { permissions: Some(kept), ..Changes::default() })
             })?;
             self.reports().notify_node(node, false, event::ATTRIB);
@@ -335,7 +338,7 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// Only executable files are checked for capabilities: elsewhere they have no effect, and a
     /// write need not pay for the query.
-    fn drop_file_capabilities(&self, node: Node, file: &Attributes) -> Result<()> {
+    fn drop_file_capabilities(self, node: Node, file: &Attributes) -> Result<()> {
         if file.mode & 0o111 == 0 {
             return Ok(());
         }
@@ -347,12 +350,12 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// Records a read through a description, unless O_NOATIME is set.
-    pub(crate) fn record_read(&self, file: &OpenFile) -> Result<()> {
+    pub(crate) fn record_read(self, file: &OpenFile) -> Result<()> {
         if file.flags() & libc::O_NOATIME != 0 { Ok(()) } else { self.record_access(file.node()) }
     }
 
     /// Updates the access time after a read, as rarely as relatime permits.
-    pub(crate) fn record_access(&self, node: Node) -> Result<()> {
+    pub(crate) fn record_access(self, node: Node) -> Result<()> {
         if self.thread.fs().is_read_only() {
             return Ok(());
         }

@@ -1,12 +1,11 @@
 //! A thread inside the engine with credentials, and references that are released on drop.
 
 use crate::cached_reference::CachedReference;
-use crate::credentials::{Capabilities, Credentials, Want};
-use crate::errno::{Errno, Result};
+use crate::credentials::{Capabilities, Credentials};
+use crate::errno::Result;
 use crate::path_cache::PathCache;
 use core::mem::ManuallyDrop;
-use engine::format::FileKind;
-use engine::{Attributes, Node, Protection, Thread};
+use engine::{Node, Thread};
 use pmem::{Direct, Memory};
 
 /// A thread inside the engine that acts with given credentials. All calls are its methods.
@@ -109,47 +108,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Caller { parent: Some(parent), ..self }
     }
 
-    /// EROFS if the file system is read-only.
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.thread.fs().is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
-    }
-
-    /// Attributes and a permission check in one. Writing a read-only file system fails with EROFS
-    /// before the mode is checked. Exempt are devices, pipes and sockets, whose data lie elsewhere.
-    pub(crate) fn check(&self, node: Node, want: Want) -> Result<Attributes> {
-        let attributes = self.thread.stat(node)?;
-        self.check_protection(&attributes.protection(), want)?;
-        Ok(attributes)
-    }
-
-    /// [`Caller::check`] for known protection.
-    pub(crate) fn check_protection(&self, file: &Protection, want: Want) -> Result<()> {
-        let ours = matches!(file.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
-        if ours && want.0 & Want::WRITE.0 != 0 {
-            self.check_writable()?;
-        }
-        self.access_lists().permit(file, want)
-    }
-
-    /// Checks that `directory` is a directory and may be searched. For a checked caller the kernel
-    /// has done so.
-    // Inlined: the result would go through memory, in pieces that defeat store forwarding.
-    #[inline(always)]
-    pub(crate) fn check_search(&self, directory: Node) -> Result<Protection> {
-        // Not all attributes: the others share a line with what each create writes, so reading them
-        // would wait for that line.
-        let here = self.thread.protection(directory)?;
-        if !here.is_directory() {
-            return Err(Errno::ENOTDIR);
-        }
-        self.access_lists().permit(&here, Want::EXECUTE)?;
-        Ok(here)
-    }
-
     /// The file of a name, with a reference, after the search check.
     pub fn lookup(&self, directory: Node, name: &[u8]) -> Result<NodeRef<'t, 'f, M>> {
         if !self.credentials.checked {
-            self.check_search(directory)?;
+            self.permissions().check_search(directory)?;
         }
         let found = NodeRef::owned(self.thread, self.thread.lookup(directory, name)?);
         if self.reports().is_watched() {

@@ -1,64 +1,60 @@
-//! The components of a [`Caller`]: views of it, each with the calls of one kind. A component is the
-//! reference to its caller, and derefs to it. It names a kind of call but keeps nothing out of
-//! reach: most kinds use the thread, the credentials and each other.
+//! The components of a [`Caller`], each with the calls of one kind. A component touches what its
+//! fields name. Only those that take paths hold the caller, with its caches of directories.
 
 use crate::caller::Caller;
-use core::ops::Deref;
+use crate::credentials::Credentials;
+use engine::Thread;
 use pmem::{Direct, Memory};
 
 macro_rules! components {
-    ($($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
+    ($($(#[$doc:meta])* $component:ident $accessor:ident [$($lifetime:lifetime)*] $caller:ident:
+        { $($field:ident: $type:ty = $value:expr),* })*) => {
         $(
             $(#[$doc])*
-            pub struct $component<'c, 't, 'f, M: Memory = Direct>(pub(crate) &'c Caller<'t, 'f, M>);
+            pub struct $component<$($lifetime,)* M: Memory = Direct> {
+                $(pub(crate) $field: $type,)*
+            }
 
-            impl<M: Memory> Clone for $component<'_, '_, '_, M> {
+            impl<$($lifetime,)* M: Memory> Clone for $component<$($lifetime,)* M> {
                 #[inline(always)]
                 fn clone(&self) -> Self {
                     *self
                 }
             }
 
-            impl<M: Memory> Copy for $component<'_, '_, '_, M> {}
+            impl<$($lifetime,)* M: Memory> Copy for $component<$($lifetime,)* M> {}
 
-            impl<'t, 'f, M: Memory> Deref for $component<'_, 't, 'f, M> {
-                type Target = Caller<'t, 'f, M>;
-
+            impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+                $(#[$doc])*
                 #[inline(always)]
-                fn deref(&self) -> &Caller<'t, 'f, M> {
-                    self.0
+                pub fn $accessor<'c>(&'c self) -> $component<$($lifetime,)* M> {
+                    let $caller = self;
+                    $component { $($field: $value),* }
                 }
             }
         )*
-
-        impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-            $(
-                $(#[$doc])*
-                #[inline(always)]
-                pub fn $accessor(&self) -> $component<'_, 't, 'f, M> {
-                    $component(self)
-                }
-            )*
-        }
     };
 }
 
 components! {
     /// Finds the files of paths.
-    Paths paths
+    Paths paths ['c 't 'f] caller: { caller: &'c Caller<'t, 'f, M> = caller }
 
     /// Opens and closes files.
-    Opens opens
+    Opens opens ['c 't 'f] caller: { caller: &'c Caller<'t, 'f, M> = caller }
 
     /// Reads, writes, seeks, resizes and copies content.
-    Data data
-
-    /// Decides accesses by mode and access lists, and changes access lists.
-    AccessLists access_lists
+    Data data ['c 'f] caller:
+        { thread: &'c Thread<'f, M> = caller.thread, credentials: &'c Credentials<'c> = &caller.credentials }
 
     /// Reads and changes extended attributes.
-    Xattrs xattrs
+    Xattrs xattrs ['c 'f] caller:
+        { thread: &'c Thread<'f, M> = caller.thread, credentials: &'c Credentials<'c> = &caller.credentials }
+
+    /// Decides accesses by mode and access lists, and changes access lists.
+    Permissions permissions ['c 'f] caller:
+        { thread: &'c Thread<'f, M> = caller.thread, credentials: &'c Credentials<'c> = &caller.credentials }
 
     /// Reports what was done to watches.
-    Reports reports
+    Reports reports ['c 'f] caller: { thread: &'c Thread<'f, M> = caller.thread }
 }

@@ -160,7 +160,7 @@ impl<'a> Credentials<'a> {
     }
 
     /// Checks permissions by the mode alone; EACCES if they are missing.
-    /// [`AccessLists::permit`](crate::Caller) also applies access lists.
+    /// [`Permissions::permit`](crate::Permissions) also applies access lists.
     pub fn check(&self, file: &Protection, want: Want) -> Result<()> {
         if self.checked || want.0 & !self.granted_by_mode(file) == 0 || self.overrides(file, want) {
             Ok(())

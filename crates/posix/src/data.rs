@@ -1,8 +1,9 @@
 //! Content of files: read, write, seek, truncate, fallocate, copies.
 
-use crate::components::Data;
+use crate::components::{Data, Permissions, Reports};
 use crate::credentials::Want;
 use crate::errno::{Errno, Result};
+use crate::open::check_not_running;
 use crate::open_file::OpenFile;
 use crate::process::leases_of;
 use crate::watch::event;
@@ -84,7 +85,15 @@ fn end_of(offset: u64, length: u64) -> Result<u64> {
     offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::EINVAL)
 }
 
-impl<M: Memory> Data<'_, '_, '_, M> {
+impl<'c, 'f, M: Memory> Data<'c, 'f, M> {
+    fn permissions(self) -> Permissions<'c, 'f, M> {
+        Permissions { thread: self.thread, credentials: self.credentials }
+    }
+
+    pub(crate) fn reports(self) -> Reports<'c, 'f, M> {
+        Reports { thread: self.thread }
+    }
+
     /// Checks that bytes can be read from a description: EBADF, EISDIR, EINVAL.
     fn check_reads(self, file: &OpenFile) -> Result<()> {
         match file.kind() {
@@ -202,7 +211,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
     /// of the open flags, and does not touch set-id bits, which were cleared when the page became
     /// writable.
     pub fn write_back(self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
-        self.check_writable()?;
+        self.permissions().check_writable()?;
         // The kernel does not know the flags, so it lets programs map such files.
         if self.thread.protection(node)?.flags.has_any(FileFlags::IMMUTABLE.with(FileFlags::APPEND_ONLY)) {
             return Err(Errno::EPERM);
@@ -300,8 +309,8 @@ impl<M: Memory> Data<'_, '_, '_, M> {
             FileKind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
-        self.check(node, Want::WRITE)?;
-        self.opens().check_not_running(&file.protection())?;
+        self.permissions().check(node, Want::WRITE)?;
+        check_not_running(self.thread, &file.protection())?;
         if !permits() {
             return Ok(false);
         }
@@ -382,7 +391,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         let (files, from, to) = ((from, to), (from.node(), from_offset), (to.node(), to_offset));
         match self.thread.files().share_range(from, to, length) {
             Err(Error::Busy) => {
-                let left = self.stat(from.0)?.size_bytes.saturating_sub(from.1);
+                let left = self.thread.stat(from.0)?.size_bytes.saturating_sub(from.1);
                 self.copy_all(from, to, length.unwrap_or(left), buffer)?;
             }
             shared => drop(shared?),
@@ -433,7 +442,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
 
     /// Shares blocks for as much of the start of a copy as possible; returns the number of bytes.
     fn share_start(self, from: (Node, u64), to: (Node, u64), length: u64) -> Result<u64> {
-        let left = self.stat(from.0)?.size_bytes.saturating_sub(from.1);
+        let left = self.thread.stat(from.0)?.size_bytes.saturating_sub(from.1);
         let wanted = length.min(left);
         if wanted < SHARED_BYTES_MIN || !(from.1 | to.1).is_multiple_of(BLOCK_BYTES) {
             return Ok(0);

@@ -62,7 +62,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         let after = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie };
         self.thread.read_directory(directory, after, &mut hint, &mut each)?;
         file.set_hint(hint);
-        self.record_read(file)?;
+        self.data().record_read(file)?;
         self.reports().notify_open(file, event::ACCESS);
         Ok(())
     }

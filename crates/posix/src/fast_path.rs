@@ -115,7 +115,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         if mode & libc::S_IFMT != libc::S_IFDIR {
             return false;
         }
-        let credentials = &self.credentials;
+        let credentials = &self.caller.credentials;
         if credentials.searches_everywhere() {
             return true;
         }
@@ -135,11 +135,11 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         visit: &Visit<'t, 'f, M>,
         &Path { start, directories, .. }: &Path<'_>,
     ) -> Option<VisitedFile<'f>> {
-        match self.path_cache {
+        match self.caller.path_cache {
             _ if directories.is_empty() => visit.begin_at(start).ok(),
             None => self.descend(visit, start, directories, &mut |_| {}),
             Some(path_cache) => {
-                let rights = SearchRights::of(&self.credentials);
+                let rights = SearchRights::of(&self.caller.credentials);
                 path_cache.resolve(visit, start, directories, rights, |passed| {
                     self.descend(visit, start, directories, passed)
                 })
@@ -186,11 +186,11 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         path: &'p [u8],
     ) -> Option<(NodeRef<'t, 'f, M>, &'p [u8])> {
         let (directory, name) = self.fast_second_parent(walk_start, path)?;
-        match self.parent {
+        match self.caller.parent {
             Some(parent) if directory.is_owned() => {
                 let node = directory.into_recorded().ok()?;
-                parent.replace(self.thread, node);
-                Some((NodeRef::borrowed(self.thread, node), name))
+                parent.replace(self.caller.thread, node);
+                Some((NodeRef::borrowed(self.caller.thread, node), name))
             }
             _ => Some((directory, name)),
         }
@@ -205,19 +205,19 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
     ) -> Option<(NodeRef<'t, 'f, M>, &'p [u8])> {
         let parts = Path::new(walk_start, path)?;
         if parts.name.len() == path.len() {
-            return Some((NodeRef::borrowed(self.thread, walk_start.start), path));
+            return Some((NodeRef::borrowed(self.caller.thread, walk_start.start), path));
         }
-        let visit = self.thread.visit();
+        let visit = self.caller.thread.visit();
         let directory = self.walk_fast(&visit, &parts)?;
         // It may be a symbolic link to a directory.
         if visit.protection(directory).ok()?.mode & libc::S_IFMT != libc::S_IFDIR {
             return None;
         }
-        if self.parent.is_some_and(|parent| parent.node() == Some(directory.node())) {
-            return Some((NodeRef::borrowed(self.thread, directory.node()), parts.name));
+        if self.caller.parent.is_some_and(|parent| parent.node() == Some(directory.node())) {
+            return Some((NodeRef::borrowed(self.caller.thread, directory.node()), parts.name));
         }
         let node = visit.take(directory)?;
-        Some((NodeRef::owned(self.thread, node), parts.name))
+        Some((NodeRef::owned(self.caller.thread, node), parts.name))
     }
 
     /// Calls `call` with the file of a path and the queried data; the file is valid during `call`.
@@ -232,7 +232,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         call: impl FnOnce(&Visit<'t, 'f, M>, VisitedFile<'f>, VisitedFile<'f>, &A) -> Option<Result<T>>,
     ) -> Option<Result<T>> {
         let path = Path::new(walk_start, path)?;
-        let visit = self.thread.visit();
+        let visit = self.caller.thread.visit();
         let directory = self.walk_fast(&visit, &path)?;
         if !self.may_search_by_mode(&visit.protection(directory).ok()?) {
             return None;
@@ -266,7 +266,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
             walk_start,
             path,
             last_link,
-            |cachelet| A::prefetch(self.thread.fs(), cachelet),
+            |cachelet| A::prefetch(self.caller.thread.fs(), cachelet),
             |_, _, file, known| Some(call(file.node(), known).map(Outcome::Inside)),
         )
     }
@@ -283,7 +283,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
     ) -> Option<Result<(NodeRef<'t, 'f, M>, Protection, u64)>> {
         self.at_fast(walk_start, path, last_link, prefetch, |visit, directory, file, protection: &Protection| {
             let node = visit.take(file)?;
-            Some(Ok((NodeRef::owned(self.thread, node), *protection, directory.node().number)))
+            Some(Ok((NodeRef::owned(self.caller.thread, node), *protection, directory.node().number)))
         })
     }
 }

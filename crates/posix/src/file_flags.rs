@@ -152,7 +152,7 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// `supported`: the result for a caller that may set the flags.
     fn set_flags_if(&self, node: Node, flags: FileFlags, supported: Result<()>) -> Result<()> {
-        self.check_writable()?;
+        self.permissions().check_writable()?;
         self.file_flags(node)?;
         let credentials = self.credentials;
         self.thread.change(node, |file| {

@@ -40,7 +40,7 @@ mod xattr;
 pub use attributes::{FileSystemStatus, TimeToSet};
 pub use cached_reference::CachedReference;
 pub use caller::{Caller, NodeRef};
-pub use components::{AccessLists, Data, Opens, Paths, Reports, Xattrs};
+pub use components::{Data, Opens, Paths, Permissions, Reports, Xattrs};
 pub use credentials::{Capabilities, Credentials, Want};
 pub use data::{Append, Whence};
 pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, ListedName};

@@ -76,7 +76,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     ) -> Result<R> {
         let mut new = self.new_node(here, arguments);
         if here.flags.has_any(FileFlags::ACCESS_LIST) && arguments.kind != FileKind::Symlink {
-            return self.access_lists().make_inheriting(directory, new, arguments.umask, create);
+            return self.permissions().make_inheriting(directory, new, arguments.umask, create);
         }
         new.permissions &= !arguments.umask;
         create(&new)
@@ -103,8 +103,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         arguments: &CreateArguments<'_>,
     ) -> Result<NodeRef<'t, 'f, M>> {
         let directory = walk_start.directory();
-        let here = self.check_search(directory)?;
-        if let Err(refused) = self.check_protection(&here, Want::CHANGE_NAMES) {
+        let here = self.permissions().check_search(directory)?;
+        if let Err(refused) = self.permissions().check_protection(&here, Want::CHANGE_NAMES) {
             return Err(self.unless_exists(directory, walk_start.name(), refused));
         }
         let create = |new: &NewNode<'_>| Ok(self.thread.create_at(walk_start, seems_absent, new)?);
@@ -147,9 +147,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let arguments = CreateArguments { kind, mode, umask, device, target: b"" };
         if matches!(kind, FileKind::Character | FileKind::Block) && !self.may_make_device(kind, device) {
             // Errors of the name take precedence over the missing capability.
-            self.check_search(directory)?;
-            self.check_writable().map_err(|refused| self.unless_exists(directory, name, refused))?;
-            let refused = self.check(directory, Want::CHANGE_NAMES).err().unwrap_or(Errno::EPERM);
+            self.permissions().check_search(directory)?;
+            self.permissions().check_writable().map_err(|refused| self.unless_exists(directory, name, refused))?;
+            let refused = self.permissions().check(directory, Want::CHANGE_NAMES).err().unwrap_or(Errno::EPERM);
             return Err(self.unless_exists(directory, name, refused));
         }
         self.make(directory, name, &arguments)
@@ -192,15 +192,15 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return Err(Errno::EINVAL);
         }
         let length = self.thread.read_link(node, target)?;
-        self.record_access(node)?;
+        self.data().record_access(node)?;
         Ok(length)
     }
 
     /// link. `unnamed`: a file without names may get one (it was opened by O_TMPFILE without
     /// O_EXCL).
     pub fn link(&self, node: Node, directory: Node, name: &[u8], unnamed: bool) -> Result<()> {
-        let here = self.check_search(directory)?;
-        if let Err(refused) = self.check_protection(&here, Want::CHANGE_NAMES) {
+        let here = self.permissions().check_search(directory)?;
+        if let Err(refused) = self.permissions().check_protection(&here, Want::CHANGE_NAMES) {
             return Err(self.unless_exists(directory, name, refused));
         }
         let file = self.thread.stat(node)?;
@@ -251,9 +251,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         is_directory: bool,
         seen: impl Fn(&Attributes),
     ) -> Result<()> {
-        let here = self.check_search(directory)?;
-        self.check_writable()?;
-        if let Err(refused) = self.access_lists().permit(&here, Want::CHANGE_NAMES) {
+        let here = self.permissions().check_search(directory)?;
+        self.permissions().check_writable()?;
+        if let Err(refused) = self.permissions().permit(&here, Want::CHANGE_NAMES) {
             // A missing name takes precedence over the refusal.
             self.thread.stat_name(directory, name)?;
             return Err(refused);
@@ -320,14 +320,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         flags: RenameFlags,
         seen: impl Fn(&Attributes, Option<&Attributes>),
     ) -> Result<()> {
-        let here = self.check_search(from.0)?;
+        let here = self.permissions().check_search(from.0)?;
         let flags = RenameFlags { whiteout: flags.whiteout.map(|_| self.new_owner(&here)), ..flags };
-        let there = self.check_search(to.0)?;
-        self.check_writable()?;
+        let there = self.permissions().check_search(to.0)?;
+        self.permissions().check_writable()?;
         let allowed = self
-            .access_lists()
+            .permissions()
             .permit(&here, Want::CHANGE_NAMES)
-            .and_then(|()| self.access_lists().permit(&there, Want::CHANGE_NAMES));
+            .and_then(|()| self.permissions().permit(&there, Want::CHANGE_NAMES));
         if let Err(refused) = allowed {
             return self.refuse_rename(from, to, flags, refused);
         }
@@ -366,11 +366,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if let Some(new) = new {
             self.permit_removal(there, new)?;
             if moves && flags.exchange && new.kind == FileKind::Directory {
-                self.access_lists().permit(&new.protection(), Want::WRITE)?;
+                self.permissions().permit(&new.protection(), Want::WRITE)?;
             }
         }
         if moves && old.kind == FileKind::Directory {
-            self.access_lists().permit(&old.protection(), Want::WRITE)?;
+            self.permissions().permit(&old.protection(), Want::WRITE)?;
         }
         Ok(())
     }
@@ -520,7 +520,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let Last::Name(name) = &parent.last else { return Err(Errno::EISDIR) };
         let directory = parent.directory.node();
         if parent.slash {
-            self.check_writable()?;
+            self.permissions().check_writable()?;
             let kind = self.thread.stat_name(directory, name.bytes())?.kind;
             return Err(if kind == FileKind::Directory { Errno::EISDIR } else { Errno::ENOTDIR });
         }
@@ -597,7 +597,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         to_slash: bool,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.check_writable()?;
+        self.permissions().check_writable()?;
         let is_directory = |at: (Node, &[u8])| self.thread.stat_name(at.0, at.1).map(|a| a.kind == FileKind::Directory);
         let old = is_directory(from)?;
         let new = is_directory(to);

@@ -6,11 +6,11 @@ use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::names::CreateArguments;
 use crate::open_file::{CREATED, OpenFile};
-use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
+use crate::path::{Last, LastLink, Outcome, PathBuffer, WalkStart, inside};
 use crate::process::{Processes, Program, prefetch_record};
 use crate::watch::notify_close;
 use engine::format::FileKind;
-use engine::{FileFlags, NameLocation, NewNode, Node, Protection};
+use engine::{FileFlags, NameLocation, NewNode, Node, Protection, Thread};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -55,14 +55,25 @@ fn wanted(flags: i32) -> Want {
     Want(if flags & O_TRUNC != 0 { access | Want::WRITE.0 } else { access })
 }
 
+/// ETXTBSY for the file of a running program.
+pub(crate) fn check_not_running<M: Memory>(thread: &Thread<'_, M>, file: &Protection) -> Result<()> {
+    if file.kind() != Some(FileKind::Regular) || file.mode & 0o111 == 0 {
+        return Ok(());
+    }
+    match Processes::new(thread.fs()) {
+        Ok(processes) if processes.runs(thread, Program::of(file))? => Err(Errno::ETXTBSY),
+        _ => Ok(()),
+    }
+}
+
 impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
     /// Opens an existing node. The description gets its own reference. As for all opens of this
     /// module, recovery releases it if this thread dies before [`Opens::keep`] or the installation
     /// in a table.
     pub fn open_node(self, node: Node, flags: i32) -> Result<OpenFile> {
         let flags = open_flags_valid(flags)?;
-        self.thread.retain(node)?;
-        let file = self.open_held(NodeRef::owned(self.thread, node), flags)?;
+        self.caller.thread.retain(node)?;
+        let file = self.open_held(NodeRef::owned(self.caller.thread, node), flags)?;
         self.notify_new(&file, false);
         Ok(file)
     }
@@ -71,29 +82,29 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
     /// events.
     pub fn open_silently(self, node: Node, flags: i32) -> Result<OpenFile> {
         let flags = open_flags_valid(flags)?;
-        self.thread.retain(node)?;
-        let file = self.open_held(NodeRef::owned(self.thread, node), flags)?;
+        self.caller.thread.retain(node)?;
+        let file = self.open_held(NodeRef::owned(self.caller.thread, node), flags)?;
         file.silence();
         Ok(file)
     }
 
     /// Notifies watches that a file of the image is run.
     pub fn notify_run(self, file: Node) {
-        if self.reports().is_watched() {
-            self.reports().notify_run(file);
+        if self.caller.reports().is_watched() {
+            self.caller.reports().notify_run(file);
         }
     }
 
     /// Events of an open.
     #[inline(always)]
     fn notify_new(self, file: &OpenFile, created: bool) {
-        if self.reports().is_watched() {
-            self.reports().notify_opened(file, created);
+        if self.caller.reports().is_watched() {
+            self.caller.reports().notify_opened(file, created);
         }
     }
 
     fn open_held(self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
-        let protection = self.thread.protection(file.node())?;
+        let protection = self.caller.thread.protection(file.node())?;
         self.open_seen(file, &protection, flags)
     }
 
@@ -124,34 +135,23 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             Some(FileKind::Directory) if want.0 & Want::WRITE.0 != 0 => return Err(Errno::EISDIR),
             _ => {}
         }
-        self.check_protection(file, want)?;
+        self.caller.permissions().check_protection(file, want)?;
         if file.flags.has_any(FileFlags::APPEND_ONLY) {
             let appends = flags & O_ACCMODE == O_RDONLY || flags & libc::O_APPEND != 0;
             if !appends || flags & O_TRUNC != 0 {
                 return Err(Errno::EPERM);
             }
         }
-        if flags & O_NOATIME != 0 && !self.credentials.owns(file.uid) {
+        if flags & O_NOATIME != 0 && !self.caller.credentials.owns(file.uid) {
             return Err(Errno::EPERM);
         }
-        if want.0 & Want::WRITE.0 != 0 { self.check_not_running(file) } else { Ok(()) }
-    }
-
-    /// ETXTBSY for the file of a running program.
-    pub(crate) fn check_not_running(self, file: &Protection) -> Result<()> {
-        if file.kind() != Some(FileKind::Regular) || file.mode & 0o111 == 0 {
-            return Ok(());
-        }
-        match Processes::new(self.thread.fs()) {
-            Ok(processes) if processes.runs(self.thread, Program::of(file))? => Err(Errno::ETXTBSY),
-            _ => Ok(()),
-        }
+        if want.0 & Want::WRITE.0 != 0 { check_not_running(self.caller.thread, file) } else { Ok(()) }
     }
 
     /// Opens a name; creates the file with O_CREAT. A symbolic link is not followed: ELOOP.
     pub fn open_name(self, directory: Node, name: &[u8], flags: i32, mode: u32, umask: u32) -> Result<Opened> {
         let flags = open_flags_valid(flags)?;
-        match self.open_or_make(&self.thread.name_location(directory, name), flags, mode, umask)? {
+        match self.open_or_make(&self.caller.thread.name_location(directory, name), flags, mode, umask)? {
             OpenTarget::File(opened) => Ok(opened),
             OpenTarget::Link(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => Err(Errno::EEXIST),
             OpenTarget::Link(link) if flags & O_PATH != 0 => {
@@ -166,10 +166,10 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
         let arguments = CreateArguments { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
         // Most creates use a new name. The create checks search permission as well.
-        let mut seems_absent = flags & O_CREAT != 0 && self.thread.seems_absent(at);
+        let mut seems_absent = flags & O_CREAT != 0 && self.caller.thread.seems_absent(at);
         loop {
             if !exclusive && !seems_absent {
-                match self.lookup(at.directory(), at.name()) {
+                match self.caller.lookup(at.directory(), at.name()) {
                     Ok(file) => {
                         let found = self.open_existing(file, flags)?;
                         if let OpenTarget::File(opened) = &found {
@@ -182,7 +182,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
                     Err(other) => return Err(other),
                 }
             }
-            match self.make_at(at, seems_absent, &arguments) {
+            match self.caller.make_at(at, seems_absent, &arguments) {
                 // The creator of a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
                     let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags | CREATED);
@@ -198,7 +198,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
     }
 
     fn open_existing(self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenTarget<'t, 'f, M>> {
-        let protection = self.thread.protection(file.node())?;
+        let protection = self.caller.thread.protection(file.node())?;
         match protection.kind() {
             Some(FileKind::Symlink) => return Ok(OpenTarget::Link(file)),
             Some(FileKind::Directory) if flags & O_CREAT != 0 => return Err(Errno::EISDIR),
@@ -209,15 +209,15 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
 
     /// A file without a name in the file system of a directory (O_TMPFILE).
     pub fn open_unnamed(self, directory: Node, flags: i32, mode: u32, umask: u32) -> Result<OpenFile> {
-        let here = self.thread.protection(directory)?;
+        let here = self.caller.thread.protection(directory)?;
         if !here.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        self.check_protection(&here, Want::CHANGE_NAMES)?;
+        self.caller.permissions().check_protection(&here, Want::CHANGE_NAMES)?;
         let arguments = CreateArguments { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
-        let create = |new: &NewNode<'_>| Ok(self.thread.create_unnamed(directory, new)?);
-        let node = self.make_by(directory, &here, &arguments, create)?;
-        self.thread.record_reference(node);
+        let create = |new: &NewNode<'_>| Ok(self.caller.thread.create_unnamed(directory, new)?);
+        let node = self.caller.make_by(directory, &here, &arguments, create)?;
+        self.caller.thread.record_reference(node);
         Ok(OpenFile::new(node, FileKind::Regular, flags))
     }
 
@@ -237,8 +237,9 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
         let last_link = if flags & O_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
         if flags & O_TMPFILE != O_TMPFILE
             && let Some(found) = self
+                .caller
                 .paths()
-                .take_fast(walk_start, path, last_link, |cachelet| prefetch_record(self.thread.fs(), cachelet))
+                .take_fast(walk_start, path, last_link, |cachelet| prefetch_record(self.caller.thread.fs(), cachelet))
         {
             let (found, protection, directory) = found?;
             let file = self.open_seen(found, &protection, flags)?;
@@ -246,7 +247,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             self.notify_new(&file, false);
             return Ok(Outcome::Inside(Opened { file, created: false }));
         }
-        let (found, directory) = inside!(self.paths().resolve_in(walk_start, path, last_link, buffer)?);
+        let (found, directory) = inside!(self.caller.paths().resolve_in(walk_start, path, last_link, buffer)?);
         let file = if flags & O_TMPFILE == O_TMPFILE {
             self.open_unnamed(found.node(), flags, mode, umask)?
         } else {
@@ -262,11 +263,11 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
     /// caller's other work.
     #[inline]
     pub fn prefetch_name_of<'p>(self, walk_start: &WalkStart, path: &'p [u8]) -> Option<PrefetchedName<'p, 't, 'f, M>> {
-        let (directory, name) = self.paths().fast_parent(walk_start, path)?;
-        let at = self.thread.name_location(directory.node(), name);
-        self.thread.prefetch_name(&at);
-        if let Some(cachelet) = self.thread.allocator().next_cachelet() {
-            prefetch_record(self.thread.fs(), cachelet);
+        let (directory, name) = self.caller.paths().fast_parent(walk_start, path)?;
+        let at = self.caller.thread.name_location(directory.node(), name);
+        self.caller.thread.prefetch_name(&at);
+        if let Some(cachelet) = self.caller.thread.allocator().next_cachelet() {
+            prefetch_record(self.caller.thread.fs(), cachelet);
         }
         Some(PrefetchedName { location: at, _directory: directory })
     }
@@ -305,40 +306,38 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
         {
             return Ok(Outcome::Inside(opened));
         }
-        let mut parent = inside!(self.paths().resolve_parent(walk_start, path, buffer)?);
+        let mut parent = inside!(self.caller.paths().resolve_parent(walk_start, path, buffer)?);
         let mut followed = 0;
         loop {
-            let Last::Name(name) = &parent.last else { return self.open_dots(&parent, flags).map(Outcome::Inside) };
+            // `.`, `..` and `/` exist and are directories.
+            let Last::Name(name) = &parent.last else {
+                return Err(if flags & O_EXCL != 0 { Errno::EEXIST } else { Errno::EISDIR });
+            };
             if parent.slash {
                 return Err(Errno::EISDIR);
             }
-            let at = self.thread.name_location(parent.directory.node(), name.bytes());
+            let at = self.caller.thread.name_location(parent.directory.node(), name.bytes());
             let link = match self.open_or_make(&at, flags, mode, umask)? {
                 OpenTarget::File(opened) => return Ok(Outcome::Inside(opened)),
                 OpenTarget::Link(_) if flags & O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
                 OpenTarget::Link(link) => link,
             };
-            parent = inside!(self.paths().resolve_link(walk_start, parent, &link, &mut followed, buffer)?);
+            parent = inside!(self.caller.paths().resolve_link(walk_start, parent, &link, &mut followed, buffer)?);
         }
-    }
-
-    /// `.`, `..` and `/` exist and are directories.
-    fn open_dots(self, _parent: &Parent<'t, 'f, M>, flags: i32) -> Result<Opened> {
-        Err(if flags & O_EXCL != 0 { Errno::EEXIST } else { Errno::EISDIR })
     }
 
     /// Releases the reference of a description, which must not be used afterwards.
     pub fn close(self, file: &OpenFile) {
-        if self.reports().is_watched() {
-            notify_close(self.thread, file);
+        if self.caller.reports().is_watched() {
+            notify_close(self.caller.thread, file);
         }
-        self.thread.release_recorded(file.node());
+        self.caller.thread.release_recorded(file.node());
     }
 
     /// Keeps a description beyond the call that opened it: the death of this thread alone does not
     /// release it.
     pub fn keep(self, file: &OpenFile) {
-        self.thread.unrecord_reference(file.node());
+        self.caller.thread.unrecord_reference(file.node());
     }
 }
 

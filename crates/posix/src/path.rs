@@ -224,7 +224,7 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
 
     /// Walks one component from the current directory.
     fn step(&mut self, component: &[u8]) -> Result<WalkStep<'t, 'f, M>> {
-        let here = self.caller.check_search(self.current.node())?;
+        let here = self.caller.permissions().check_search(self.current.node())?;
         match component {
             b"." => {
                 Ok(WalkStep::At(NodeRef::borrowed(self.caller.thread, self.current.node())).keeping(&mut self.current))
@@ -268,7 +268,7 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
     fn into_parent(self, rest: &[u8]) -> Result<Outcome<Parent<'t, 'f, M>>> {
         let (component, after) = split(rest);
         if !component.is_empty() {
-            self.caller.check_search(self.current.node())?;
+            self.caller.permissions().check_search(self.current.node())?;
         }
         let last = match component {
             b"" => Last::Root,
@@ -346,12 +346,12 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         if path.len() >= PATH_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        self.thread.count_event(Event::PathWalk);
+        self.caller.thread.count_event(Event::PathWalk);
         let start = if path[0] == b'/' { walk_start.root } else { walk_start.start };
         Ok(Walk {
-            caller: *self.0,
+            caller: *self.caller,
             walk_start: *walk_start,
-            current: NodeRef::borrowed(self.thread, start),
+            current: NodeRef::borrowed(self.caller.thread, start),
             followed: 0,
         })
     }
@@ -387,7 +387,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         };
         let (component, after) = split(rest);
         if !component.is_empty() {
-            self.check_search(walk.current.node())?;
+            self.caller.permissions().check_search(walk.current.node())?;
         }
         call(walk.current.node(), component, !after.is_empty()).map(Outcome::Inside)
     }
@@ -401,17 +401,17 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<NodeRef<'t, 'f, M>>> {
         if let Some(found) =
-            self.take_fast(walk_start, path, last_link, |file| self.thread.fs().prefetch_attributes(file))
+            self.take_fast(walk_start, path, last_link, |file| self.caller.thread.fs().prefetch_attributes(file))
         {
             let (file, _, directory) = found?;
-            if self.reports().is_watched() {
-                self.reports().record_found(file.node(), directory);
+            if self.caller.reports().is_watched() {
+                self.caller.reports().record_found(file.node(), directory);
             }
             return Ok(Outcome::Inside(file));
         }
         let (found, directory) = inside!(self.resolve_in(walk_start, path, last_link, buffer)?);
-        if self.reports().is_watched() {
-            self.reports().record_found(found.node(), directory);
+        if self.caller.reports().is_watched() {
+            self.caller.reports().record_found(found.node(), directory);
         }
         Ok(Outcome::Inside(found))
     }
@@ -461,7 +461,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
     }
 
     fn check_directory(self, node: Node) -> Result<()> {
-        match self.thread.stat(node)?.kind {
+        match self.caller.thread.stat(node)?.kind {
             FileKind::Directory => Ok(()),
             _ => Err(Errno::ENOTDIR),
         }
@@ -478,7 +478,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Parent<'t, 'f, M>>> {
         let mut walk =
-            Walk { caller: *self.0, walk_start: *walk_start, current: parent.directory, followed: *followed };
+            Walk { caller: *self.caller, walk_start: *walk_start, current: parent.directory, followed: *followed };
         buffer.set(b"")?;
         if let Some(exit) = walk.expand(link, buffer)? {
             return Ok(Outcome::Left(exit));
@@ -490,6 +490,6 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
 
     /// Checks that a directory may be searched, for VFS layers that use it as a working directory.
     pub fn check_enter(self, directory: Node) -> Result<()> {
-        self.check_search(directory).map(drop)
+        self.caller.permissions().check_search(directory).map(drop)
     }
 }

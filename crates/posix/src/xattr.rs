@@ -1,7 +1,7 @@
 //! Extended attributes: the rules of their namespaces.
 
 use crate::access_list::{ACCESS_LIST, DEFAULT_LIST};
-use crate::components::Xattrs;
+use crate::components::{Permissions, Reports, Xattrs};
 use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
 use crate::file_flags::KEEP_ATTRIBUTES;
@@ -57,14 +57,18 @@ fn is_of_capabilities(value: &[u8]) -> bool {
     matches!((version, value.len()), (Some(2), 20) | (Some(3), 24))
 }
 
-impl<M: Memory> Xattrs<'_, '_, '_, M> {
+impl<'c, 'f, M: Memory> Xattrs<'c, 'f, M> {
+    fn permissions(self) -> Permissions<'c, 'f, M> {
+        Permissions { thread: self.thread, credentials: self.credentials }
+    }
+
     /// Checks whether an attribute may be read or written. A namespace hidden from the caller
     /// yields EPERM for writes, ENODATA for reads.
     fn check_attribute(self, node: Node, name: &[u8], want: Want) -> Result<()> {
         let namespace = namespace(name)?;
         let writes = want.0 & Want::WRITE.0 != 0;
         if writes {
-            self.check_writable()?;
+            self.permissions().check_writable()?;
             if self.thread.protection(node)?.flags.has_any(KEEP_ATTRIBUTES) {
                 return Err(Errno::EPERM);
             }
@@ -90,7 +94,7 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
                 if writes && sticky && !self.credentials.owns(file.uid) {
                     return Err(Errno::EPERM);
                 }
-                self.check_protection(&file.protection(), want)
+                self.permissions().check_protection(&file.protection(), want)
             }
         }
     }
@@ -99,7 +103,7 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
     /// not fit.
     pub fn get_attribute(self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
         if is_access_list(name) {
-            return self.access_lists().get_list(node, name, value);
+            return self.permissions().get_list(node, name, value);
         }
         self.check_attribute(node, name, Want::READ)?;
         Ok(self.thread.files().xattr(node, name, value)?)
@@ -117,7 +121,7 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
             return Err(Errno::E2BIG);
         }
         if is_access_list(name) {
-            self.access_lists().set_list(node, name, value)?;
+            self.permissions().set_list(node, name, value)?;
         } else {
             self.check_attribute(node, name, Want::WRITE)?;
             if name == FILE_CAPABILITIES && !is_of_capabilities(value) {
@@ -134,7 +138,7 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
     /// removexattr.
     pub fn remove_attribute(self, node: Node, name: &[u8]) -> Result<()> {
         if is_access_list(name) {
-            self.access_lists().remove_list(node, name)?;
+            self.permissions().remove_list(node, name)?;
         } else {
             self.check_attribute(node, name, Want::WRITE)?;
             self.thread.files().remove_xattr(node, name)?;
@@ -144,8 +148,9 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
     }
 
     fn notify_attributes(self, node: Node) {
-        if self.reports().is_watched() {
-            self.reports().notify_any(node, event::ATTRIB);
+        let reports = Reports { thread: self.thread };
+        if reports.is_watched() {
+            reports.notify_any(node, event::ATTRIB);
         }
     }
 

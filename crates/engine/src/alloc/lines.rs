@@ -17,9 +17,9 @@ use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
 use crate::components::Allocator;
 use crate::dram::{RetiredKind, SlabState};
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::lock::Patience;
 use crate::redo::WordChange;
+use crate::regions::Regions;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, BadOffset, LINE_BYTES, Memory};
@@ -64,7 +64,7 @@ fn freed_once(block: u64, twice: u64) -> Result<()> {
     if twice == 0 { Ok(()) } else { Err(BadOffset { offset: block * BLOCK_BYTES, length: BLOCK_BYTES }.into()) }
 }
 
-impl<M: Memory> Fs<M> {
+impl<M: Memory> Regions<M> {
     /// Whether `lines` lines at `offset` lie in one block of the data area.
     pub(crate) fn lines_fit(&self, offset: u64, lines: u64) -> bool {
         let block = offset / BLOCK_BYTES;

@@ -22,6 +22,7 @@ use crate::format::{
     Superblock,
 };
 use crate::fs::Fs;
+use crate::regions::Regions;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm, Region, crc32c};
 
@@ -475,14 +476,14 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
 
 /// Marks all blocks that the last maps called used, whether or not they match their checksum: for a
 /// damaged image.
-pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
-    let geometry = &fs.geometry();
-    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
+pub(crate) fn mark_as_left<M: Memory>(regions: &Regions<M>) -> Result<()> {
+    let geometry = &regions.geometry();
+    read_words(&regions.pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
         let first = index * BLOCKS_PER_WORD;
-        fs.provider().provide_group(first / GROUP_BLOCKS)?;
+        regions.provider().provide_group(first / GROUP_BLOCKS)?;
         let behind = geometry.blocks.saturating_sub(first).min(BLOCKS_PER_WORD);
         let used = (gather(word) | gather(word >> 1)) as u64 & (u64::MAX >> (64 - behind));
-        fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
+        regions.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
         Ok(())
     })
 }

@@ -178,7 +178,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     pub(super) fn keep_orphan(self, inode: &Inode, number: u64, property: &Property) -> Result<()> {
         self.keep_inode(number)?;
         self.count(DAMAGED, 1);
-        self.recover_file(inode, property)?;
+        self.recover_file(property)?;
         self.recover_attributes(inode)
     }
 

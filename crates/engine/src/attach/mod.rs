@@ -36,6 +36,7 @@ use crate::format::{Geometry, State, Superblock, SuperblockError};
 use crate::fs::Fs;
 use crate::liveness::Liveness;
 use crate::platform::Platform;
+use crate::regions::Regions;
 use crate::size::{Areas, geometry_with, size_word};
 use crate::sync::AtomicU32;
 use core::ptr::NonNull;
@@ -271,10 +272,7 @@ impl<M: Memory> Fs<M> {
             _ => pm,
         };
         Ok(Fs {
-            pm,
-            dram,
-            geometry: Areas::new(geometry),
-            platform,
+            regions: Regions { pm, dram, geometry: Areas::new(geometry), platform },
             liveness,
             epoch: 0,
             hash_seed: 0,

@@ -461,7 +461,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
         }
         let mut settled = property;
         if !is_directory {
-            let blocks = self.recover_file(inode, &property)?;
+            let blocks = self.recover_file(&property)?;
             settled.change(|settled| (settled.links, settled.blocks) = (links, blocks));
         }
         if settled != property {
@@ -472,10 +472,10 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     }
 
     /// Marks the blocks of a file's body and returns their number.
-    pub(super) fn recover_file(self, inode: &Inode, property: &Property) -> Result<u64> {
+    pub(super) fn recover_file(self, property: &Property) -> Result<u64> {
         match property.kind() {
             Some(FileKind::Regular | FileKind::Symlink) => {
-                crate::file::recover_body(self.0, inode, property, &mut |blocks| self.mark_body_part(blocks))
+                crate::file::recover_body(self.0, property, true, &mut |blocks| self.mark_body_part(blocks))
             }
             _ => Ok(property.blocks),
         }

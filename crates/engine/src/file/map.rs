@@ -34,8 +34,8 @@
 
 use crate::alloc::BlockRun;
 use crate::error::{Corruption, Error, Result};
-use crate::format::{Geometry, Inode, PROPERTY_INLINE, Property, assert_layout};
-use crate::fs::Fs;
+use crate::format::{Geometry, PROPERTY_INLINE, Property, assert_layout};
+use crate::regions::Regions;
 use crate::slot_owner::SlotOwner;
 use core::ops::Range;
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Layout, Memory, Pm, Region};
@@ -248,7 +248,7 @@ pub(super) struct Map<'m, M: Memory> {
     data_block: u64,
     data_end: u64,
     /// The file system, whose image may have grown beyond that.
-    fs: Option<&'m Fs<M>>,
+    regions: Option<&'m Regions<M>>,
 }
 
 impl<M: Memory> Clone for Map<'_, M> {
@@ -258,26 +258,26 @@ impl<M: Memory> Clone for Map<'_, M> {
 }
 impl<M: Memory> Copy for Map<'_, M> {}
 
-impl<M: Memory> Fs<M> {
+impl<M: Memory> Regions<M> {
     pub(super) fn map(&self) -> Map<'_, M> {
-        Map { pm: &self.pm, data_block: self.geometry.data_block, data_end: self.data_end_known(), fs: Some(self) }
+        Map { pm: &self.pm, data_block: self.geometry.data_block, data_end: self.data_end_known(), regions: Some(self) }
     }
 }
 
 impl<'m, M: Memory> Map<'m, M> {
     fn of(pm: &'m Region<M>, geometry: &Geometry) -> Map<'m, M> {
-        Map { pm, data_block: geometry.data_block, data_end: geometry.data_end(), fs: None }
+        Map { pm, data_block: geometry.data_block, data_end: geometry.data_end(), regions: None }
     }
 
     /// No body has more nodes.
     fn nodes_max(&self) -> u64 {
-        self.fs.map_or(self.data_end, Fs::blocks)
+        self.regions.map_or(self.data_end, Regions::blocks)
     }
 
     #[cold]
     #[inline(never)]
     fn is_in_growth(&self, block: u64) -> bool {
-        self.fs.is_some_and(|fs| fs.reaches_after_growth(block + 1))
+        self.regions.is_some_and(|regions| regions.reaches_after_growth(block + 1))
     }
 
     /// A word as a tree of `level`, if it leads to where data and nodes may be.
@@ -573,20 +573,20 @@ impl RunCollector<'_> {
     }
 }
 
-/// After a crash: passes the blocks of a body to `mark`, and clears what a write or a truncation
-/// left behind the end of the file. Returns the number of blocks of the body.
+/// After a crash: passes the blocks of a body to `mark`, and if `clears`, clears what a write or a
+/// truncation left behind the end of the file. Returns the number of blocks of the body.
 ///
 /// Cleared blocks are not marked, so they are free. A crash while clearing leaves less to clear.
 pub(crate) fn recover_body<M: Memory>(
-    fs: &Fs<M>,
-    _inode: &Inode,
+    regions: &Regions<M>,
     property: &Property,
+    clears: bool,
     mark: &mut dyn FnMut(Blocks) -> Result<()>,
 ) -> Result<u64> {
     if property.flags & PROPERTY_INLINE != 0 {
         return Ok(0);
     }
-    let map = fs.map();
+    let map = regions.map();
     let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);
     let mut extent = RunCollector::new(mark);
     let mut counted = 0;
@@ -597,9 +597,9 @@ pub(crate) fn recover_body<M: Memory>(
             0 => behind && part.tree.is_written(),
             _ => behind && map.node(part.tree)?.words.iter().all(|word| word.load() == 0),
         };
-        if let (true, Some(slot), false) = (gone, part.slot, fs.untouched) {
-            let dirty: Dirty = fs.pm.retract(slot, 0);
-            fs.pm.flush(dirty).unfenced();
+        if let (true, Some(slot), true) = (gone, part.slot, clears) {
+            let dirty: Dirty = regions.pm.retract(slot, 0);
+            regions.pm.flush(dirty).unfenced();
             cleared = true;
             return Ok(());
         }
@@ -608,7 +608,7 @@ pub(crate) fn recover_body<M: Memory>(
     })?;
     extent.finish()?;
     if cleared {
-        fs.pm.fence_unfenced();
+        regions.pm.fence_unfenced();
     }
     Ok(counted)
 }
@@ -658,8 +658,12 @@ pub(crate) fn mark_body_of<M: Memory>(owner: &SlotOwner<'_, M>, root: u64) -> Re
 }
 
 /// Passes the blocks of a body to `mark`.
-pub(crate) fn mark_body<M: Memory>(fs: &Fs<M>, root: u64, mark: &mut dyn FnMut(Blocks) -> Result<()>) -> Result<()> {
-    let map = fs.map();
+pub(crate) fn mark_body<M: Memory>(
+    regions: &Regions<M>,
+    root: u64,
+    mark: &mut dyn FnMut(Blocks) -> Result<()>,
+) -> Result<()> {
+    let map = regions.map();
     let mut extent = RunCollector::new(mark);
     map.walk(map.root(root)?, &mut |part| extent.add(part.tree))?;
     extent.finish()

@@ -12,7 +12,8 @@ use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::{FileKind, PROPERTY_INLINE, Property};
-use crate::fs::{Fs, Node};
+use crate::fs::Node;
+use crate::regions::Regions;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
@@ -147,7 +148,7 @@ fn stable_version(cachelet: &Cachelet) -> Option<u32> {
     None
 }
 
-impl<M: Memory> Fs<M> {
+impl<M: Memory> Regions<M> {
     /// Copies bytes of a body; holes and unwritten blocks are zeros. The caller knows the body's
     /// length, and either prevents changes or detects them. Returns whether some of it was not
     /// resident.

@@ -582,9 +582,8 @@ fn recovery_clears_what_was_placed_behind_the_end_before_the_length_committed() 
     let cell = &fs.map().node(root).expect("a node").words[3];
     let dirty = fs.pm().commit(cell, stray * BLOCK_BYTES, fs.pm().fence_nothing_new());
     fs.pm().persist(dirty);
-    let inode = fs.inode(node.number).expect("an inode");
     let mut marked = Vec::new();
-    let counted = recover_body(&fs, inode, &property, &mut |blocks| {
+    let counted = recover_body(&fs, &property, true, &mut |blocks| {
         marked.extend(blocks.run.first..blocks.run.first + blocks.run.count);
         Ok(())
     });

@@ -15,7 +15,8 @@ use crate::components::Files;
 use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
-use crate::fs::{Fs, Node};
+use crate::fs::Node;
+use crate::regions::Regions;
 use crate::slot_owner::SlotOwner;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -57,15 +58,15 @@ impl XattrEntry {
 
 /// A consistent set of the attributes of one file.
 struct XattrSet<'s, M: Memory> {
-    fs: &'s Fs<M>,
+    regions: &'s Regions<M>,
     /// The body's root word; zero for no attributes.
     root: u64,
     header: Header,
 }
 
 impl<'s, M: Memory> XattrSet<'s, M> {
-    fn open(fs: &'s Fs<M>, root: u64) -> Result<Self> {
-        let mut set = XattrSet { fs, root, header: Header { checksum: 0, length: HEADER_BYTES, count: 0 } };
+    fn open(regions: &'s Regions<M>, root: u64) -> Result<Self> {
+        let mut set = XattrSet { regions, root, header: Header { checksum: 0, length: HEADER_BYTES, count: 0 } };
         if root != 0 {
             let mut words = [0u8; 24];
             set.read(0, &mut words)?;
@@ -83,7 +84,7 @@ impl<'s, M: Memory> XattrSet<'s, M> {
     }
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        self.fs.read_body(self.root, at, into).map(drop)
+        self.regions.read_body(self.root, at, into).map(drop)
     }
 
     /// The attribute at an offset; none at the end.
@@ -243,7 +244,7 @@ pub(crate) fn write_new_body<M: Memory>(owner: &SlotOwner<'_, M>, bytes: &[u8]) 
 /// Passes the blocks of the body that holds the extended attributes to `mark`. Fails if the body
 /// does not verify.
 pub(crate) fn recover_xattrs<M: Memory>(
-    fs: &Fs<M>,
+    regions: &Regions<M>,
     inode: &Inode,
     mark: &mut dyn FnMut(Blocks) -> Result<()>,
 ) -> Result<()> {
@@ -251,8 +252,8 @@ pub(crate) fn recover_xattrs<M: Memory>(
     if root == 0 {
         return Ok(());
     }
-    mark_body(fs, root, mark)?;
-    XattrSet::open(fs, root)?.pieces(&mut |_, _| Ok(()))
+    mark_body(regions, root, mark)?;
+    XattrSet::open(regions, root)?.pieces(&mut |_, _| Ok(()))
 }
 
 /// Rejects a name that no attribute can have.

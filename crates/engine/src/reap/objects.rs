@@ -159,7 +159,8 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
                 after.change(|after| after.links = links);
                 if has_body && property.flags & PROPERTY_INLINE == 0 {
                     let mut mark = |blocks| self.thread.fs.block_map().mark_body_reached(blocks, number);
-                    let blocks = crate::file::recover_body(self.thread.fs, inode, &property, &mut mark)?;
+                    let blocks =
+                        crate::file::recover_body(self.thread.fs, &property, !self.thread.fs.untouched, &mut mark)?;
                     after.change(|after| after.blocks = blocks);
                 }
                 if after != property {

@@ -8,6 +8,7 @@ use crate::components::Recycler;
 use crate::dram::{PLAIN, RetiredKind};
 use crate::error::Result;
 use crate::format::{Dentry, FileKind, Inode, PROPERTY_INLINE, dentry_lines};
+use crate::regions::Regions;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::{Flushed, LINE_BYTES, Memory, Pm};
@@ -84,7 +85,7 @@ impl<M: Memory> Recycler<'_, '_, M> {
     }
 }
 
-impl<M: Memory> crate::fs::Fs<M> {
+impl<M: Memory> Regions<M> {
     /// Ends the life of a dentry that is durably invalid. Flushes its further lines; the caller
     /// fences.
     ///

@@ -244,18 +244,18 @@ impl<M: Memory> Opens<'_, '_, '_, M> {
     /// Truncates a file that was opened with O_TRUNC, unless leases on it may exist: then returns
     /// false.
     pub(crate) fn truncate_early(self, node: Node) -> Result<bool> {
-        let leases = leases_of(self.thread.fs(), node)?;
+        let leases = leases_of(self.caller.thread.fs(), node)?;
         if leases.load(Acquire) != 0 {
             return Ok(false);
         }
-        self.strip_privileges(node, FileFlags::APPEND_ONLY)?;
-        Ok(self.thread.files().truncate_if(node, 0, || leases.load(SeqCst) == 0)?)
+        self.caller.data().strip_privileges(node, FileFlags::APPEND_ONLY)?;
+        Ok(self.caller.thread.files().truncate_if(node, 0, || leases.load(SeqCst) == 0)?)
     }
 
     /// Completes an open after leases on the file were broken, if [`OpenFile::truncates_late`].
     pub fn truncate_late(self, file: &OpenFile) -> Result<()> {
-        self.strip_privileges(file.node(), FileFlags::APPEND_ONLY)?;
-        Ok(self.thread.files().truncate(file.node(), 0)?)
+        self.caller.data().strip_privileges(file.node(), FileFlags::APPEND_ONLY)?;
+        Ok(self.caller.thread.files().truncate(file.node(), 0)?)
     }
 
     /// Completes an open whose description is in the tables, if leases on the file may exist:
@@ -274,7 +274,7 @@ impl<M: Memory> Opens<'_, '_, '_, M> {
         let flags = flags & (libc::O_ACCMODE | libc::O_NONBLOCK);
         let flags = OFlags::from_bits_retain(flags as u32) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let name = LeaseFileName::new(node.number);
-        match rustix::fs::openat(directory(self.thread.fs())?, name.text(), flags, Mode::empty()) {
+        match rustix::fs::openat(directory(self.caller.thread.fs())?, name.text(), flags, Mode::empty()) {
             Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(error) => Err(errno(error)),
         }

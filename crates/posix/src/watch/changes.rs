@@ -185,7 +185,7 @@ pub(crate) fn notify_close<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile) {
     notify_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), By::Descriptor);
 }
 
-impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
+impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
     /// Whether any watch exists.
     #[inline(always)]
     pub(crate) fn is_watched(self) -> bool {
@@ -361,7 +361,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
 
     /// A reference to the file of a name, if there is one. With it the file ends only after the
     /// events that precede its end.
-    fn hold(self, directory: Node, name: &[u8]) -> Option<NodeRef<'t, 'f, M>> {
+    fn hold(self, directory: Node, name: &[u8]) -> Option<NodeRef<'c, 'f, M>> {
         Some(NodeRef::owned(self.thread, self.thread.lookup(directory, name).ok()?))
     }
 
