@@ -320,7 +320,8 @@ fn what_processes_left_that_may_not_write_the_image_any_more_is_reported() {
     assert!(message.contains("Give the file back to that user"), "{message}");
     let next = run(&image, &[], "ls");
     std::os::unix::fs::chown(&memory, Some(0), None).unwrap();
-    assert!(directfs(&["ps", "--left", "--remove", &left]).status.success());
+    let removed = directfs(&["ps", "--left", "--remove", &left]);
+    assert!(removed.status.success(), "{}", stderr(&removed));
     assert_eq!(stdout(&next), "");
     assert!(stderr(&next).contains(&format!("{left}, of user 12345")), "{}", stderr(&next));
     let remedy = format!("`directfs ps --left --remove {left}`, as that user or root");

@@ -2,6 +2,7 @@
 
 use crate::kit::{compile, settle};
 use crate::support::{directfs, scratch, stderr, stdout};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -32,8 +33,9 @@ fn check(output: &Output) {
 }
 
 /// A record of an answer: the identity of the content; facts, with their checksum above.
-fn record_of_library(identity: [u64; 3], has_sites: bool) -> [u64; 4] {
-    let facts = 4 << 8 | 2 << 1 | u64::from(has_sites);
+fn record_of_library(preload: &Path, identity: [u64; 3], has_sites: bool) -> [u64; 4] {
+    let build = u64::from(pmem::crc32c(0, preload.as_os_str().as_bytes()) & !0xff);
+    let facts = build | 2 << 1 | u64::from(has_sites);
     let [first, second, third] = identity;
     let checksum = pmem::crc32c_words(&[first, second, third, facts], None);
     [first, second, third, u64::from(checksum) << 32 | facts]
@@ -59,6 +61,8 @@ fn a_library_is_searched_again_only_if_it_has_changed() {
         std::fs::write(&answers, bytes).unwrap();
     };
     check(&run());
+    let entries = std::fs::read_dir(cache.path().join("directfs")).unwrap().map(|entry| entry.unwrap().path());
+    let preload = &*entries.into_iter().find(|path| path.extension().is_some_and(|end| end == "so")).unwrap();
     settle(&library);
     check(&run());
     let mut found = words();
@@ -66,14 +70,14 @@ fn a_library_is_searched_again_only_if_it_has_changed() {
     let at = records().next().unwrap();
     assert_eq!(records().count(), 1, "the C library is not searched");
     let identity = [found[at], found[at + 1], found[at + 2]];
-    assert_eq!(found[at..at + 4], record_of_library(identity, true));
+    assert_eq!(found[at..at + 4], record_of_library(preload, identity, true));
     // Without its checksum.
     found[at + 3] &= !1;
     write(&found);
     check(&run());
-    assert!(words().chunks(4).any(|record| record == record_of_library(identity, true)), "searched again");
+    assert!(words().chunks(4).any(|record| record == record_of_library(preload, identity, true)), "searched again");
     // With it: the library's calls go to the machine.
-    found[at..at + 4].copy_from_slice(&record_of_library(identity, false));
+    found[at..at + 4].copy_from_slice(&record_of_library(preload, identity, false));
     write(&found);
     assert!(stdout(&run()).contains("wrong: "), "the answer is not read");
     // The content and the build-id are the old ones; the times say that it was written.
@@ -86,7 +90,7 @@ fn a_library_is_searched_again_only_if_it_has_changed() {
     let mut found = words();
     let at = (0..found.len()).step_by(4).find(|at| found[at + 3] & 7 == 5).unwrap();
     let identity = [found[at], found[at + 1], found[at + 2]];
-    found[at..at + 4].copy_from_slice(&record_of_library(identity, false));
+    found[at..at + 4].copy_from_slice(&record_of_library(preload, identity, false));
     write(&found);
     std::fs::set_permissions(&answers, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     check(&run());

@@ -12,11 +12,11 @@
 //!
 //! The library cannot be in some programs: those that change the user, those of a user without
 //! access to it, and unreadable static ones. They would not see the mount, and would silently work
-//! on another directory. If any of their arguments names the mount, or the program is a tool of
-//! valgrind, the launcher's helper starts them, or the call is refused with a message. Paths that
-//! another such program determines itself are not seen. Such a program inherits nothing of the
-//! library: neither descriptors nor entries of the environment. Its process slot ends with the
-//! exec, because the lock of its number does.
+//! on another directory. If any of their arguments names the mount, the launcher's helper starts
+//! them, or the call is refused with a message. It also starts those that arrange their memory by
+//! themselves (valgrind), where it can. Paths that another such program determines itself are not
+//! seen. Such a program inherits nothing of the library: neither descriptors nor entries of the
+//! environment. Its process slot ends with the exec, because the lock of its number does.
 //!
 //! This file finds out what is to be started; `exec_start` starts it. Nothing of the program's own
 //! is changed meanwhile. The new program continues in `loading::start`.
@@ -231,7 +231,8 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
         }
         let unfit = if is_privileged { PRIVILEGED } else { planner.unfit_reason(&kind, is_secure) };
         // Such a program is a tool that runs another one, whose paths are in that one's file.
-        let runs_another = kind == ProgramKind::Static && arranges_memory(&head);
+        let runs_another =
+            !is_privileged && kind == ProgramKind::Static && arranges_memory(&head) && has_private_mounts();
         if !unfit.is_empty() && (runs_another || planner.mentions_mount()) {
             return planner.plan_helper(unfit, early_load);
         }
@@ -738,6 +739,13 @@ impl<'c> Planner<'c> {
 #[inline(never)]
 fn apart<R>(run: impl FnOnce() -> R) -> R {
     run()
+}
+
+/// Whether the helper can give a program a private mount.
+#[cold]
+fn has_private_mounts() -> bool {
+    let is_permitted = || sys::open(b"/dev/fuse\0", libc::O_RDWR).is_ok();
+    user_namespace::current().is_none() && can_reach(handoff::BINARY) && is_permitted()
 }
 
 /// Whether a program started now, with this process's present ids, has access to a file that an
