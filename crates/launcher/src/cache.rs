@@ -305,7 +305,16 @@ fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result
 /// How long the launcher expects the kernel's cache to hold a file in large pages.
 const LARGE_PAGES_LAST: Duration = Duration::from_secs(600);
 
+/// Whether it is worth while to write a file again: it is older than that, on a file system of this
+/// machine with large pages.
 fn is_old(file: &File) -> bool {
+    const EXT4: i64 = 0xef53;
+    const XFS: i64 = 0x5846_5342;
+    let is_written_large = rustix::fs::fstatfs(file)
+        .is_ok_and(|found| matches!(found.f_type, EXT4 | XFS) && found.f_flags as u64 & libc::ST_RDONLY == 0);
+    if !is_written_large {
+        return false;
+    }
     let written = file.metadata().and_then(|metadata| metadata.modified());
     written.is_ok_and(|written| written.elapsed().is_ok_and(|age| age > LARGE_PAGES_LAST))
 }
