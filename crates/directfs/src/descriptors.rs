@@ -2,9 +2,9 @@
 //!
 //! - A child of a fork closes those of its parent, and does not get its mappings. They hold the
 //!   locks by which other processes see that the parent lives. As long as the child had them, no
-//!   process would complete the calls and release the locks of a parent that was killed. A fork
-//!   during the opening of an image is not covered, nor is a child with a [`View`](crate::View) of
-//!   an image in memory.
+//!   process would complete the calls and release the locks of a parent that was killed. Not
+//!   covered are a fork while another thread opens, copies or closes an image, and a child with a
+//!   [`View`](crate::View) of an image that is used in place.
 //! - None is 0, 1 or 2. A program without standard output would print into the image.
 
 use crate::size_limit::NoSignal;
@@ -86,7 +86,7 @@ impl Plugs {
     fn new() -> Plugs {
         let mut plugs = Plugs(Vec::new());
         loop {
-            // As of a closed descriptor, a read or write of it is EBADF.
+            // A read or write of such a descriptor is EBADF, as of a closed one.
             // SAFETY: the path ends with a zero byte.
             let number = unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
             if number == -1 {
@@ -103,8 +103,14 @@ impl Plugs {
 impl Drop for Plugs {
     fn drop(&mut self) {
         for number in &self.0 {
-            // SAFETY: this value opened it.
-            unsafe { libc::close(*number) };
+            // Another thread may have put something in its place (dup2). SAFETY: otherwise this
+            // value opened it.
+            unsafe {
+                let flags = libc::fcntl(*number, libc::F_GETFL);
+                if flags != -1 && flags & libc::O_PATH != 0 {
+                    libc::close(*number);
+                }
+            }
         }
     }
 }

@@ -101,9 +101,7 @@ impl Cause {
             Errno::EINVAL if has_zero(path) || second.as_deref().is_some_and(has_zero) => {
                 "use a path that contains no zero byte"
             }
-            Errno::ENOSPC if *operation == "sync" => {
-                "free space on the disk of the image: the changes are kept in memory, and a later sync tries again"
-            }
+            Errno::ENOSPC if *operation == "sync" => "free space on the disk of the image; a later sync tries again",
             Errno::EFBIG if *operation == "sync" => "the image exceeds the limit on file sizes: raise it (ulimit -f)",
             Errno::EINVAL if *operation == "rename" => "a directory cannot move below itself: use another path",
             errno => remedy(errno),

@@ -422,7 +422,7 @@ impl FileSystem {
         if metadata.is_symlink() {
             return self.remove_file(path);
         }
-        // Not only after everything below it is gone.
+        // First: rmdir would refuse it after its content is gone.
         if metadata.ino() == self.symlink_metadata("/")?.ino() {
             return Err(Error::call("remove the directory", path, Errno::EBUSY));
         }

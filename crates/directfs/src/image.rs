@@ -1,7 +1,7 @@
 //! Images: creating, opening and closing them.
 
 use crate::descriptors::above_standard;
-use crate::error::{Error, Result};
+use crate::error::{Error, FORKED, Result};
 use crate::session::Shared;
 use crate::{Credentials, FileSystem};
 use engine::statistics::CallClass;
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// `directfs run`. Each sees the others' changes at once. The processes must run in one PID
 /// namespace, share `/dev/shm`, and trust each other: each can change every byte.
 ///
-/// After a fork, only the parent may use the image. Calls in the child fail with EOWNERDEAD, and
+/// After fork(3), only the parent may use the image. Calls in the child fail with EOWNERDEAD, and
 /// dropping values there has no effect; the child may open the image again. (Programs started by
 /// [`std::process::Command`] are not concerned.)
 ///
@@ -86,7 +86,8 @@ impl Image {
     ///
     /// # Errors
     /// ENOENT, EACCES; EBUSY: a process uses the image exclusively (a mount with a cache, fsck);
-    /// EUCLEAN: the file is no usable image; ENOSPC: too little room in `/dev/shm`.
+    /// EUCLEAN: the file is no usable image; ENOSPC: too little room in `/dev/shm`; EFBIG: a file
+    /// that it needs exceeds the limit on file sizes.
     pub fn open(path: impl AsRef<Path>) -> Result<Image> {
         Image::options().open(path)
     }
@@ -153,7 +154,8 @@ impl Image {
     /// call may leave for later (access times), and costs little.
     ///
     /// # Errors
-    /// EIO: the disk failed, or the image was truncated. ENODEV: it is closed.
+    /// EIO: the disk failed, or the image was truncated. ENOSPC, EFBIG: its file cannot grow.
+    /// ENODEV: it is closed.
     ///
     /// [`File::sync_all`]: crate::File::sync_all
     pub fn sync(&self) -> Result<()> {
@@ -183,6 +185,9 @@ impl Image {
     /// EIO: the image was truncated while in use, or its disk failed: it is not clean. EBUSY:
     /// another process recovers it for longer than ten minutes, or a [`View`](crate::View) lives.
     pub fn close(self) -> Result<Closed> {
+        if self.shared.is_forked() {
+            return Err(self.error("close", FORKED));
+        }
         let closed = match self.shared.close() {
             Some(closed) => closed?,
             None => return Err(self.error("close", Errno::ENODEV)),

@@ -36,6 +36,7 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 extern "C" fn leave_image_to_parent() {
     FORKS.fetch_add(1, Relaxed);
     close_inherited();
+    pmem::forget_kept_mappings();
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -238,7 +239,7 @@ impl Shared {
         }))
     }
 
-    fn is_forked(&self) -> bool {
+    pub fn is_forked(&self) -> bool {
         self.forks != FORKS.load(Relaxed)
     }
 
@@ -414,9 +415,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Views that live.
+    /// Views that live. In the child of a fork: none, since they belong to the parent.
     pub fn views(&self) -> usize {
-        *lock(&self.views)
+        if self.is_forked() { 0 } else { *lock(&self.views) }
     }
 
     /// Ends a view: `unmap` returns the range that it has unmapped, whose record is then removed.

@@ -7,8 +7,8 @@ use std::ptr::null_mut;
 /// While this exists, the calling thread gets no SIGXFSZ, and none later for what it did meanwhile.
 pub(crate) struct NoSignal {
     before: libc::sigset_t,
-    /// The program had blocked it itself.
-    was_blocked: bool,
+    /// It waits for the program, which has blocked it.
+    was_pending: bool,
 }
 
 fn size_signal() -> libc::sigset_t {
@@ -24,26 +24,26 @@ fn size_signal() -> libc::sigset_t {
 impl NoSignal {
     pub fn new() -> NoSignal {
         let mut before = MaybeUninit::uninit();
-        // SAFETY: both are sets of this function; with these arguments the call does not fail, and
-        // initialises the second one.
+        // SAFETY: the sets are of this function; with these arguments the calls do not fail, and
+        // the first one initialises `before`.
         unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, &size_signal(), before.as_mut_ptr());
             let before = before.assume_init();
-            let was_blocked = libc::sigismember(&raw const before, libc::SIGXFSZ) == 1;
-            NoSignal { before, was_blocked }
+            let mut pending = before;
+            libc::sigpending(&raw mut pending);
+            NoSignal { before, was_pending: libc::sigismember(&raw const pending, libc::SIGXFSZ) == 1 }
         }
     }
 }
 
 impl Drop for NoSignal {
     fn drop(&mut self) {
-        if self.was_blocked {
-            return;
-        }
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the structures are whole. The kernel sends this signal to the thread that writes.
         unsafe {
-            libc::sigtimedwait(&size_signal(), null_mut(), &raw const now);
+            if !self.was_pending {
+                libc::sigtimedwait(&size_signal(), null_mut(), &raw const now);
+            }
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, null_mut());
         }
     }

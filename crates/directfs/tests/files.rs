@@ -151,7 +151,7 @@ fn a_large_tree_is_removed_and_links_out_of_it_are_not_followed() {
 }
 
 #[test]
-fn a_tree_that_cannot_be_removed_as_a_whole_stays() {
+fn the_tree_of_the_root_stays() {
     let scratch = Scratch::new();
     let fs = &scratch.fs;
     fs.create_dir_all("kept/below").unwrap();

@@ -202,7 +202,8 @@ fn the_child_of_a_fork_cannot_harm_the_image() {
     if child == 0 {
         let refused = errno(fs.metadata(".")) == Some(libc::EOWNERDEAD)
             && errno(file.write_at(b"child", 0)) == Some(libc::EOWNERDEAD);
-        drop((file, fs, image));
+        drop((file, fs));
+        let refused = refused && errno(image.close()) == Some(libc::EOWNERDEAD);
         // SAFETY: ends this process without running the test harness further.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) }
     }

@@ -407,10 +407,14 @@ impl Mapping {
     }
 
     /// Leaves the mapping out of later children of a fork. One that has it keeps the file's
-    /// description, and with it the locks of a parent that has died.
+    /// description, and with it the locks of a parent that has died. The child is to call
+    /// [`forget_kept_mappings`](crate::forget_kept_mappings).
     pub fn keep_from_children(&self) {
         // SAFETY: the addresses are those of this mapping, and their content stays.
         let _ = unsafe { rustix::mm::madvise(self.address().cast(), self.reach as usize, Advice::LinuxDontFork) };
+        if let Some(guarded) = &self.guarded {
+            guarded.keep();
+        }
     }
 
     /// The address of the first byte; never make a reference of it.
@@ -699,6 +703,7 @@ fn create_file(path: &Path, length: u64, mode: Mode) -> Result<File, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::truncation;
 
     #[test]
     fn refusals_to_open_keep_their_cause_apart() {
@@ -708,5 +713,21 @@ mod tests {
         assert!(matches!(at(Errno::ROFS), MapError::Permission { .. }));
         assert!(matches!(at(Errno::ISDIR), MapError::NotMappable { .. }));
         assert!(matches!(at(Errno::MFILE), MapError::Open { .. }));
+    }
+
+    #[test]
+    fn a_child_of_a_fork_guards_only_what_it_got() {
+        let directory = tempfile::tempdir().unwrap();
+        let [kept, passed_on] = ["kept", "passed on"].map(|name| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, [0; 8192]).unwrap();
+            Mapping::open(&path, Access::ReadWrite).unwrap()
+        });
+        let address = |mapping: &Mapping| mapping.address() as usize;
+        kept.keep_from_children();
+        assert!(truncation::is_guarded(address(&kept)) && truncation::is_guarded(address(&passed_on)));
+        truncation::forget_kept_mappings();
+        assert!(!truncation::is_guarded(address(&kept)) && truncation::is_guarded(address(&passed_on)));
+        std::mem::forget(kept);
     }
 }

@@ -19,6 +19,8 @@ const MAPPINGS_MAX: usize = 64;
 
 struct Guarded {
     claimed: AtomicBool,
+    /// A child of a fork does not have the mapping.
+    is_kept: AtomicBool,
     /// See `as_word`.
     loss: AtomicU8,
     start: AtomicUsize,
@@ -28,6 +30,7 @@ struct Guarded {
 static TABLE: [Guarded; MAPPINGS_MAX] = [const {
     Guarded {
         claimed: AtomicBool::new(false),
+        is_kept: AtomicBool::new(false),
         loss: AtomicU8::new(0),
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
@@ -57,10 +60,18 @@ impl GuardSlot {
         let index = TABLE.iter().position(claim);
         if let Some(index) = index {
             TABLE[index].loss.store(0, Relaxed);
+            TABLE[index].is_kept.store(false, Relaxed);
             TABLE[index].start.store(start, Relaxed);
             TABLE[index].end.store(start + length, Release);
         }
         GuardSlot(index)
+    }
+
+    /// The mapping is kept from later children of a fork.
+    pub(crate) fn keep(&self) {
+        if let Some(index) = self.0 {
+            TABLE[index].is_kept.store(true, Relaxed);
+        }
     }
 
     pub(crate) fn loss(&self) -> Option<Loss> {
@@ -70,8 +81,28 @@ impl GuardSlot {
     /// Called before the mapping is unmapped.
     pub(crate) fn release(&self) {
         if let Some(index) = self.0 {
-            TABLE[index].end.store(0, Release);
-            TABLE[index].claimed.store(false, Release);
+            TABLE[index].free();
+        }
+    }
+}
+
+impl Guarded {
+    fn contains(&self, address: usize) -> bool {
+        address < self.end.load(Acquire) && address >= self.start.load(Relaxed) && self.claimed.load(Relaxed)
+    }
+
+    fn free(&self) {
+        self.end.store(0, Release);
+        self.claimed.store(false, Release);
+    }
+}
+
+/// For the child of a fork: forgets the mappings that it did not get. Others may lie at their
+/// addresses later. The values that made them must not be dropped in the child.
+pub fn forget_kept_mappings() {
+    for guarded in &TABLE {
+        if guarded.is_kept.swap(false, Relaxed) {
+            guarded.free();
         }
     }
 }
@@ -99,14 +130,16 @@ pub fn survive_truncations() {
     }
 }
 
+#[cfg(test)]
+pub(crate) fn is_guarded(address: usize) -> bool {
+    TABLE.iter().any(|guarded| guarded.contains(address))
+}
+
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     let is_fault = code > 0;
-    let contains = |guarded: &&Guarded| {
-        address < guarded.end.load(Acquire) && address >= guarded.start.load(Relaxed) && guarded.claimed.load(Relaxed)
-    };
-    if is_fault && let Some(guarded) = TABLE.iter().find(contains) {
+    if is_fault && let Some(guarded) = TABLE.iter().find(|guarded| guarded.contains(address)) {
         // SAFETY: the kernel passes the state of the interrupted thread.
         if Loss::of_code(code) == Loss::MemoryError && unsafe { end_load(context.cast()) } {
             return;

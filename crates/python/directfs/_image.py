@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import errno
+import os
 import weakref
 from types import TracebackType
 from typing import Optional, Tuple, Type
@@ -52,8 +54,16 @@ class Image(FileSystem):
         It waits for calls in progress. Returns `clean`, `others-remain` or `read-only`; `None` if it
         was closed before. If a buffer cannot be written, the image is closed all the same.
         """
-        failure = self._buffers.write()
-        closed = self._native.close()
+        if not self._buffers.are_own():
+            raise OSError(errno.EOWNERDEAD, os.strerror(errno.EOWNERDEAD))
+        failure: Optional[OSError] = None
+        try:
+            failure = self._buffers.write()
+        finally:
+            try:
+                closed = self._native.close()
+            except OSError as error:
+                raise error from failure
         self._buffers.forget()
         if failure is not None:
             raise failure
@@ -68,7 +78,9 @@ class Image(FileSystem):
         value: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        self.close()
+        # The child of a fork leaves it to the parent.
+        if self._buffers.are_own():
+            self.close()
 
 
 _open_images: weakref.WeakSet[Image] = weakref.WeakSet()
@@ -78,9 +90,10 @@ _open_images: weakref.WeakSet[Image] = weakref.WeakSet()
 def _close_all() -> None:
     for image in list(_open_images):
         try:
-            image.close()
+            if image._buffers.are_own():
+                image.close()
         except (OSError, BufferError):
-            pass  # It belongs to the parent of a fork, was truncated, or a view lives.
+            pass  # It was truncated, or a view lives.
 
 
 def open(

@@ -49,10 +49,14 @@ class Buffers:
             except RuntimeError:
                 pass  # Another thread opened a file meanwhile.
 
+    def are_own(self) -> bool:
+        """Whether this process opened the image. In the child of a fork they are the parent's."""
+        return self._process == os.getpid()
+
     def write(self) -> Optional[OSError]:
-        """Writes them, and returns the first error. After a fork they belong to the parent."""
+        """Writes them, and returns the first error."""
         failure = None
-        for stream in self._present() if self._process == os.getpid() else ():
+        for stream in self._present():
             try:
                 stream.flush()
             except OSError as error:

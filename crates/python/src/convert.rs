@@ -63,7 +63,8 @@ pub fn io_call<T: Send>(py: Python<'_>, work: impl FnOnce() -> io::Result<T> + S
         Ok(error) => os_error(py, &error),
         Err(other) => {
             let errno = other.raw_os_error().unwrap_or(libc::EIO);
-            PyOSError::new_err((errno, strerror(errno)))
+            let raised = py.get_type::<PyOSError>().call1((errno, strerror(errno)));
+            raised.map_or_else(|failed| failed, PyErr::from_value)
         }
     })
 }

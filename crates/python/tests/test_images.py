@@ -267,7 +267,12 @@ class Sharing(Scratch):
                 if error.errno == errno.EOWNERDEAD:
                     with directfs.open(self.file) as own:
                         own.write_bytes("file", b"child")
-                        code = 0
+                    with self.image:
+                        pass
+                    try:
+                        self.image.close()
+                    except OSError as error:
+                        code = 0 if error.errno == errno.EOWNERDEAD else 1
             finally:
                 os._exit(code)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
