@@ -154,19 +154,6 @@ impl<M: Memory> Image<M> {
         })
     }
 
-    /// All descriptors that this image has, for a child of a fork, which is to close them.
-    pub fn descriptors(&self) -> Vec<i32> {
-        let runtime = self.backing_of_dram.runtime().map(runtime::RuntimeDirectory::descriptors);
-        let handed_off = match &self.backing_of_dram {
-            DramBacking::HandedOff(meeting) => Some(meeting.as_raw_fd()),
-            _ => None,
-        };
-        let mapped = [self.memory.mapping.file(), self.dram.file()].into_iter().flatten();
-        let files = std::iter::once(&*self.file).chain(mapped).map(AsRawFd::as_raw_fd);
-        let claim = self.claim.as_ref().map(AsRawFd::as_raw_fd);
-        files.chain(claim).chain(handed_off).chain(runtime.into_iter().flatten()).collect()
-    }
-
     fn region_file(&self) -> Result<&File, ImageError> {
         self.dram.file().ok_or_else(|| lock_error(&self.path, io::ErrorKind::Unsupported.into()))
     }

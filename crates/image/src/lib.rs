@@ -411,6 +411,19 @@ impl<M: Memory> Image<M> {
         self.fs().image_bytes()
     }
 
+    /// All descriptors that this image has, for a child of a fork, which is to close them.
+    pub fn descriptors(&self) -> Vec<i32> {
+        let runtime = self.backing_of_dram.runtime().map(RuntimeDirectory::descriptors);
+        let handed_off = match &self.backing_of_dram {
+            DramBacking::HandedOff(meeting) => Some(meeting.as_raw_fd()),
+            _ => None,
+        };
+        let mapped = [self.memory.mapping.file(), self.dram.file()].into_iter().flatten();
+        let files = std::iter::once(&*self.file).chain(mapped).map(AsRawFd::as_raw_fd);
+        let claim = self.claim.as_ref().map(AsRawFd::as_raw_fd);
+        files.chain(claim).chain(handed_off).chain(runtime.into_iter().flatten()).collect()
+    }
+
     /// The mapping that the file system works on: that of the image's file, or of the working copy.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.memory.mapping
