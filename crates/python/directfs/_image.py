@@ -51,8 +51,8 @@ class Image(FileSystem):
     def close(self) -> Optional[str]:
         """Writes what buffers of open files hold, closes all files, and detaches.
 
-        It waits for calls in progress. Returns `clean`, `others-remain` or `read-only`; `None` if it
-        was closed before. If a buffer cannot be written, the image is closed all the same.
+        It waits for calls in progress. Returns `clean`, `others-remain` or `read-only`; `None` if
+        it was closed before. If a buffer cannot be written, the image is closed all the same.
         """
         if not self._buffers.are_own():
             raise OSError(errno.EOWNERDEAD, os.strerror(errno.EOWNERDEAD))

@@ -135,6 +135,11 @@ class Images(Scratch):
         with directfs.open(self.file) as image:
             self.assertEqual(image.read_bytes("text") + image.read_bytes("block"), b"of a text\nof a block")
 
+    def ends_in_silence(self, script):
+        self.image.close()
+        ended = subprocess.run([sys.executable, "-c", script, self.file], capture_output=True, timeout=600)
+        self.assertEqual((ended.returncode, ended.stderr), (0, b""))
+
     def test_what_buffers_hold_is_written_at_the_interpreters_end(self):
         script = (
             "import directfs, sys; image = directfs.open(sys.argv[1]); file = image.open('f', 'w');"
@@ -142,9 +147,7 @@ class Images(Scratch):
             "file = image.open('g', 'wb'); file.write(b'block'); other = image.open('v', 'rb'); view = other.raw.view()"
         )
         self.image.write_bytes("v", b"view")
-        self.image.close()
-        ended = subprocess.run([sys.executable, "-c", script, self.file], capture_output=True, timeout=600)
-        self.assertEqual((ended.returncode, ended.stderr), (0, b""))
+        self.ends_in_silence(script)
         with directfs.open(self.file) as image:
             self.assertEqual(image.read_bytes("f") + image.read_bytes("g"), b"textblock")
 
@@ -153,9 +156,7 @@ class Images(Scratch):
             "import directfs, sys; image = directfs.open(sys.argv[1]); file = image.open('f', 'wb');"
             "image.close(); file.write(b'late')"
         )
-        self.image.close()
-        ended = subprocess.run([sys.executable, "-c", script, self.file], capture_output=True, timeout=600)
-        self.assertEqual((ended.returncode, ended.stderr), (0, b""))
+        self.ends_in_silence(script)
 
     def test_a_full_image_is_closed_and_reports_what_was_not_written(self):
         image = directfs.in_memory(8 << 20)

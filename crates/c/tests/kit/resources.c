@@ -39,7 +39,7 @@ static void a_parent_dies(const char *file)
     CHECK(image != NULL && directfs_image_was_recovered(image) == 1);
     CHECK(directfs_rmdir(image, "of the parent") == 0);
     CHECK(directfs_image_close(image) == DIRECTFS_CLEAN);
-    /* The child ends when nobody has the other end. */
+    /* The child ends when no process has the other end. */
     CHECK(close(lives[0]) == 0 && close(lives[1]) == 0 && close(forked[0]) == 0 && close(forked[1]) == 0);
 }
 
