@@ -48,3 +48,35 @@ impl Drop for NoSignal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_pending() -> bool {
+        let mut pending = size_signal();
+        // SAFETY: fills a set of this function.
+        unsafe {
+            libc::sigpending(&raw mut pending);
+            libc::sigismember(&raw const pending, libc::SIGXFSZ) == 1
+        }
+    }
+
+    fn send() {
+        // SAFETY: this thread has blocked the signal.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGXFSZ) };
+    }
+
+    #[test]
+    fn a_program_that_has_blocked_the_signal_finds_its_own_one_alone() {
+        // SAFETY: concerns this thread, which ends with the test.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &size_signal(), null_mut()) };
+        let (ours, of_program) = (NoSignal::new(), is_pending());
+        send();
+        drop(ours);
+        assert!(!of_program && !is_pending());
+        send();
+        drop(NoSignal::new());
+        assert!(is_pending());
+    }
+}
