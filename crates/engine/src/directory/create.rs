@@ -590,6 +590,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let attributes = self.cachelets().commit_attributes(cachelet, &property)?;
         let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, time)?;
         // Crash point: links are recounted from dentries, and the name exists or does not.
+        step();
         self.fence_names(attributes.and(dentry));
         self.cachelets().publish_property(cachelet, &property);
         self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(node.cachelet));

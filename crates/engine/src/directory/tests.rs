@@ -1,7 +1,7 @@
 //! Limits of a directory's counts that no image of a test's size reaches by itself, and its times,
 //! on a clock that stands still.
 
-use super::{DIRECTORY_LINKS_MAX, RenameFlags};
+use super::{DIRECTORY_LINKS_MAX, DirectoryEntry, RenameFlags};
 use crate::attach::AttachOptions;
 use crate::attributes::Changes;
 use crate::dram::References;
@@ -14,6 +14,7 @@ use crate::testing::mortality::{at_next_step, at_step};
 use crate::testing::{Attached, Memory, TestPlatform, new_image, new_node};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::boxed::Box;
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -119,6 +120,7 @@ const EXPLICIT: [(&str, Explicit); 4] = [
 
 const LONG_AGO_NS: i64 = 1_000_000_000;
 const TICK_NS: i64 = 4_000_000;
+const HOUR_NS: i64 = 3_600_000_000_000;
 const MADE_NS: i64 = 1_700_000_000_000_000_000;
 
 /// Attaches an image whose clock stands still.
@@ -305,6 +307,56 @@ fn no_cached_path_leads_to_a_removed_directory() {
         std::eprintln!("the stamp matched at {STOOD:?} of {STEPS:?} steps");
         assert!(STOOD.load(SeqCst) > 0);
     }
+}
+
+#[test]
+fn however_long_a_create_or_link_is_stopped_no_listing_waits_for_it_or_has_its_name_first() {
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+    let image: &'static Memory = Box::leak(Box::new(new_image(4 << 20, 0)));
+    let attached: &'static Attached = Box::leak(Box::new(attach_at(MADE_NS, image, &PLATFORM)));
+    let thread = attached.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let create = |name| thread.create(root, name, &new_node(FileKind::Regular)).expect("makes");
+    let file = create(b"file");
+    let link = || thread.link(file, root, b"name").expect("links");
+    for make in [&|| thread.release(create(b"name"), 1), &link as &dyn Fn()] {
+        for step in 0.. {
+            at_step(step, move || {
+                STEPS.fetch_add(1, SeqCst);
+                PLATFORM.now_ns.fetch_add(HOUR_NS, Relaxed);
+                let other = attached.enter().expect("enters");
+                let hash = other.fs.hash_name(root.number, b"name");
+                let is_found = match other.fs.find_in_main_bucket(root.number, b"name", hash, |_| {}) {
+                    MainBucketLookup::Found(..) => true,
+                    MainBucketLookup::Absent => false,
+                    // Its bucket is locked: lookups wait, too.
+                    MainBucketLookup::Unclear => return,
+                };
+                let mut names = Vec::new();
+                let mut record = |entry: DirectoryEntry<'_>| {
+                    names.push(entry.name.to_vec());
+                    true
+                };
+                other.read_directory(root, 0, &mut Default::default(), &mut record).expect("lists");
+                let is_listed = names.iter().any(|name| name == b"name");
+                assert!(names.iter().any(|name| name == b"file"), "at step {step}");
+                assert!(is_found || !is_listed, "at step {step} a crash could take the name away");
+                LEFT_OUT.fetch_add(u64::from(!is_listed), SeqCst);
+            });
+            make();
+            at_next_step(|| {});
+            thread.unlink(root, b"name", |_| Ok(())).expect("removes");
+            if STEPS.load(SeqCst) == step {
+                break;
+            }
+        }
+        std::eprintln!("the name was left out at {LEFT_OUT:?} of {STEPS:?} steps");
+        assert!(LEFT_OUT.swap(0, SeqCst) > 0);
+        STEPS.store(0, SeqCst);
+    }
+    thread.release(file, 1);
 }
 
 /// As in an image that is damaged or was made to harm: lookups would wait for ever for the thread
