@@ -1,6 +1,6 @@
 //! Calls after the image was truncated under this process, or after the process lost its place in
 //! the shared tables. Calls that might concern the mount return EIO, and touch neither the image
-//! nor the tables. The table in [`calls`](crate::call_table) defines what happens to each call.
+//! nor the tables. [`call_table`](crate::call_table) defines what happens to each call.
 //!
 //! Invariants
 //! - The process loses only its files here: it continues, can report the error, close its files and
