@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The crates that the library consists of. The build script of each says where its sources are.
-const CRATES: [&str; 5] = ["pmem", "journal", "engine", "posix", "hook"];
+const CRATES: [&str; 6] = ["pmem", "journal", "engine", "tables", "posix", "hook"];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -9,7 +9,6 @@ use crate::view::View;
 use crate::{Credentials, FileTimes, Metadata, Permissions};
 use engine::statistics::CallClass;
 use engine::{Node, SeekWhat};
-use posix::process::{Blocked, InFlightFile, LockKind, LockRange, Locked};
 use posix::{Caller, Errno, Scope, TimeToSet, Whence};
 use std::ffi::{OsStr, OsString};
 use std::fs::TryLockError;
@@ -19,6 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
+use tables::process::{Blocked, InFlightFile, LockKind, LockRange, Locked};
 
 /// How to open a file. The methods mean the same as those of [`std::fs::OpenOptions`].
 ///

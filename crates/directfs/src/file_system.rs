@@ -546,7 +546,7 @@ impl FileSystem {
             if caller.data().truncate_unless_leased(node, offset(bytes)?)? {
                 return Ok(());
             }
-            caller.opens().break_leases(node, libc::O_WRONLY)?;
+            tables::process::break_leases(caller.thread.fs(), node, libc::O_WRONLY)?;
             caller.data().truncate(node, offset(bytes)?)
         };
         self.on_file("set the length of", path.as_ref(), truncate)

@@ -20,15 +20,15 @@ use engine::statistics::CallClass;
 use engine::{Fs, Node, Thread};
 use image::{Closed, Image, ImageError};
 use posix::call_classes::number_of;
-use posix::host::monotonic_ns;
 use posix::path::PathBuffer;
-use posix::process::{DESCRIPTORS_MAX, InFlightFile, Process, Processes};
 use posix::{Caller, Credentials, Errno, PathCache, Result, Scope, Storage};
 use std::cell::{Cell, RefCell};
 use std::mem::{forget, take};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
+use tables::host::monotonic_ns;
+use tables::process::{DESCRIPTORS_MAX, InFlightFile, Process, Processes};
 
 /// Number of forks between the first opened image and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);

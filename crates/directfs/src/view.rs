@@ -10,12 +10,12 @@
 
 use crate::session::{Inside, Shared};
 use engine::{Extent, MapMode};
-use posix::process::FileMapping;
 use posix::{Errno, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fs::File as ImageFile;
 use std::sync::Arc;
+use tables::process::FileMapping;
 
 const PAGE_BYTES: u64 = 4096;
 

@@ -16,7 +16,7 @@
 //! - In doubt a process counts as living: reaping a slot late costs a slot, reaping that of a
 //!   living process costs data.
 //!
-//! Decision: docs/decisions/posix.md, "A process lives while its kernel lock is held".
+//! Decision: docs/decisions/tables.md, "A process lives while its kernel lock is held".
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};

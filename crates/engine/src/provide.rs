@@ -19,7 +19,7 @@
 //! filter of system calls touches memory without the question, because the filter may end it for a
 //! call that it does not make itself.
 //!
-//! When chunks become huge pages: `crates/posix/src/huge_pages.rs`.
+//! When chunks become huge pages: `crates/tables/src/huge_pages.rs`.
 
 use crate::components::Provider;
 use crate::dram::{

@@ -19,7 +19,6 @@ use engine::format::FileKind;
 use engine::{Attributes, FileFlags, Node, SeekWhat, Thread};
 use image::Image;
 use pmem::Direct;
-use posix::process::Process;
 use posix::{
     Append, Caller, Credentials, Errno, ExtendedFlags, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet,
 };
@@ -29,6 +28,7 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tables::process::Process;
 
 /// Bytes of a directory listed at a time: the size that programs request.
 const LIST_BYTES: usize = 32 << 10;

@@ -1,6 +1,6 @@
 //! Opens and truncations on a mount that shares its image break the leases that runs hold.
 //!
-//! The kernel keeps those leases on lease files (`posix::process`). A request that finds one
+//! The kernel keeps those leases on lease files (`tables::process`). A request that finds one
 //! broken but not yet given up is answered later, by a thread of its own, which attempts again
 //! until the holder has given it up or the kernel has taken it away.
 //!
@@ -13,12 +13,12 @@
 use crate::files::Files;
 use crate::protocol::Reply;
 use crate::session::{Channel, Handled};
-use posix::process::break_leases;
 use posix::{Errno, Result};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tables::process::try_break_leases;
 
 /// Waiting requests at once. Each has a thread.
 const WAITING_MAX: usize = 1024;
@@ -166,5 +166,5 @@ impl Leases {
 /// Breaks leases without a wait; EAGAIN: one is not given up yet.
 fn attempt(files: &Files, access: Access) -> Result<()> {
     let node = files.node(access.node)?;
-    files.with_thread(|thread| break_leases(thread.fs(), node, access.flags))
+    files.with_thread(|thread| try_break_leases(thread.fs(), node, access.flags))
 }

@@ -27,7 +27,6 @@ use crate::protocol::{Arguments, LOCK_FLOCK, Reply};
 use crate::session::{Channel, Handled};
 use engine::Thread;
 use pmem::Direct;
-use posix::process::{Blocked, LockKind, LockOwner, LockRange, Locked, Process, Processes};
 use posix::{Errno, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -36,6 +35,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tables::process::{Blocked, LockKind, LockOwner, LockRange, Locked, Process, Processes};
 
 /// Waiting requests at once. Each has a thread.
 const WAITING_MAX: usize = 1024;

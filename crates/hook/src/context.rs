@@ -17,8 +17,9 @@ use engine::Thread;
 use engine::statistics::CallClass;
 use pmem::Direct;
 use posix::path::PathBuffer;
-use posix::process::{ChildNumber, Process};
-use posix::{CachedReference, Caller, Errno, PathCache, Result, child_numbers};
+use posix::{CachedReference, Caller, Errno, PathCache, Result};
+use tables::child_numbers;
+use tables::process::{ChildNumber, Process};
 
 /// Size of a path buffer: a path plus what is put before or after it.
 pub const PATH_ROOM_BYTES: usize = 2 * user_memory::PATH_BYTES_MAX;

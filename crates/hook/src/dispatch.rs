@@ -19,7 +19,7 @@ use crate::server::Server;
 use crate::signals::{self, faults};
 use crate::{call_counts, failed_image, profile, server, stack};
 use posix::Errno;
-use posix::host::monotonic_ns;
+use tables::host::monotonic_ns;
 
 /// The entry calls this for every call that passed its filter.
 ///

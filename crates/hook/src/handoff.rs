@@ -38,10 +38,9 @@
 //! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program that the library cannot be in (set-id, unreadable) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`, if any of its arguments names the mount; without this entry it is refused with a message on standard error |
 //!
 //! In each program the library's constructor maps image and region completely, the image with the
-//! addresses into which it may grow, attaches
-//! (`Fs::attach_shared`) and enters its process slot (`posix::process`). A program that has nothing
-//! of the image does so at its first call that may concern the file system. Without
-//! `DIRECTFS_IMAGE` the library is loaded but serves nothing.
+//! addresses into which it may grow, attaches (`Fs::attach_shared`) and enters its process slot
+//! (`tables::process`). A program that has nothing of the image does so at its first call that may
+//! concern the file system. Without `DIRECTFS_IMAGE` the library is loaded but serves nothing.
 //!
 //! Invariant: a number or length here counts only if fstat of the descriptor agrees; otherwise the
 //! program ends with a message.

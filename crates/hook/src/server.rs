@@ -23,8 +23,8 @@ use engine::format::Superblock;
 use engine::{AttachOptions, Fs, ImageIdentity, ImageSize, Liveness, Node};
 use pmem::{Direct, Loss, Region, Tracking};
 use posix::commits::{Commits, ImageFile, area_bytes, tracking_at};
-use posix::host::PLATFORM;
-use posix::process::Processes;
+use tables::host::PLATFORM;
+use tables::process::Processes;
 
 /// The state that serves calls. Its other half is there once the process has attached.
 pub struct Server {
@@ -227,7 +227,7 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     let attached = unsafe {
         let pm = Region::new(image, bytes, Direct).reaching(reach);
         let tracking = area_at.and_then(|at| NonNull::new(image.wrapping_add(at as usize)));
-        let pm = match tracking.map(|area| Tracking::new(area, size.capacity_bytes, &posix::commits::SLEEPING)) {
+        let pm = match tracking.map(|area| Tracking::new(area, size.capacity_bytes, &tables::host::SLEEPING)) {
             Some(tracking) => Commits::new(ImageFile::new(handoff.journal), tracking).tracked(pm),
             None if handoff.flushes => pm,
             None => pm.without_flushes(),
@@ -283,7 +283,7 @@ fn take_up_number(fs: &Fs<Direct>, slot: Option<u32>) -> posix::Result<()> {
 /// descriptor. Elsewhere the lock would take a number of the program's.
 fn renew_number(fs: &Fs<Direct>) -> posix::Result<bool> {
     let usual = fs.processes().liveness_description();
-    if usual.is_some_and(|usual| !posix::host::is_within_hard_limit(usual)) {
+    if usual.is_some_and(|usual| !tables::host::is_within_hard_limit(usual)) {
         return Ok(false);
     }
     Ok(fs.processes().renew_process_number()?)

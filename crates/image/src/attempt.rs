@@ -21,11 +21,11 @@ use engine::format::Superblock;
 use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, RecoveryReport};
 use pmem::{Access, Mapping, Memory, Region};
 use posix::commits::{Commits, ImageFile, working_bytes};
-use posix::host::PLATFORM;
 use rustix::fd::AsRawFd;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use tables::host::PLATFORM;
 
 /// Parameters of one attempt to attach.
 pub(super) struct Attempt<'a, M> {

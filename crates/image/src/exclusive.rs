@@ -8,11 +8,11 @@ use super::working::{Base, map_base};
 use super::{ImageError, ImageMemory, RUNTIME_PARENT, lock_error, open_file};
 use engine::{AttachOptions, Fs, Liveness};
 use pmem::{Direct, Mapping};
-use posix::host::PLATFORM;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tables::host::PLATFORM;
 
 /// How long a process may take to leave. After a death of all programs it is the committer, which
 /// puts what they did on the disk.

@@ -11,7 +11,6 @@ use super::regions::{dram_region, recover, tracking_of};
 use engine::{AttachOptions, BlockUses, Error, Fs, Liveness, RecoveryReport};
 use pmem::{BLOCK_BYTES, Direct, LoadError, Mapping, Memory, Region, Residency, Tracking};
 use posix::commits::{Commits, tracking_at};
-use posix::host::PLATFORM;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -21,6 +20,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
+use tables::host::PLATFORM;
 
 /// Pages that are loaded although nothing needs them, to load those on both sides at once.
 const GAP_PAGES: u64 = 8;

@@ -72,7 +72,6 @@ use engine::{Fs, ImageIdentity, RecoveryReport};
 use locks::{Byte, Lock, LockGuard, retry_until, try_set};
 use pmem::{Access, Backing, Direct, Loss, MapError, Mapping, Memory, Persistence, Region, length_bytes};
 use posix::commits::{CommitStatus, Commits, ImageFile};
-use posix::host::PLATFORM;
 use posix::{Scope, Storage};
 use runtime::RuntimeDirectory;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -83,6 +82,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tables::host::PLATFORM;
 
 /// When the changes of an image on a disk are committed to it. The first process that opens it
 /// decides whether they are; images in memory and on DAX need no commits.

@@ -16,13 +16,13 @@ use engine::dram::HUGE_PAGE_BYTES;
 use engine::format::{Geometry, MAGIC};
 use engine::{MkfsOptions, Platform};
 use pmem::{Access, Backing, Direct, MapError, Mapping, Region};
-use posix::host::{PLATFORM, collapse, now_ns};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tables::host::{PLATFORM, collapse, now_ns};
 
 /// Blocks reserved per step: small enough for several progress reports a second.
 const RESERVED_AT_ONCE_BYTES: u64 = 64 << 20;

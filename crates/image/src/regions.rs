@@ -2,13 +2,14 @@
 
 use engine::Recovery;
 use pmem::{Access, Direct, MapError, Mapping, Memory, Region, Tracking};
-use posix::commits::{SLEEPING, tracking_at};
+use posix::commits::tracking_at;
 use rustix::process::Resource;
 use std::fs::File;
 use std::num::NonZero;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use tables::host::SLEEPING;
 
 /// The least capacity.
 const CAPACITY_BYTES_MIN: u64 = 1 << 30;

@@ -12,7 +12,7 @@
 //!    +-- left                                 made when the working copy is first seen unused
 //!    +-- 00112233445566778899aabbccddeeff/    the meeting directory: random name, stored in the
 //!          |                                  region. Mode 0777
-//!          +-- lock-00 ...                  directories with the liveness locks (`posix::host`)
+//!          +-- lock-00 ...                  directories with the liveness locks (`tables::host`)
 //!          +-- fifo-...                       the kernel's objects behind those of the image
 //!          +-- watch-...                      files that wake groups of watches
 //! ```
@@ -37,7 +37,6 @@ use super::{ImageError, left, permissions};
 use engine::Platform;
 use pmem::{Access, MapError, Mapping};
 use posix::commits::{capacity_within, working_bytes};
-use posix::host::{PLATFORM, is_any_liveness_held, open_description, reopen_directory};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
@@ -46,6 +45,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use tables::host::{PLATFORM, is_any_liveness_held, open_description, reopen_directory};
 
 /// Free bytes required beyond what a working copy holds at once.
 const ROOM_BYTES: u64 = 16 << 20;

@@ -10,13 +10,13 @@ use super::committer::{CommitProcess, Committer, CommitterCommand};
 use engine::{Fs, Platform, Thread};
 use pmem::Memory;
 use posix::commits::{Commits, ServiceKind, WANTS_CHECKPOINT, WANTS_COMMIT};
-use posix::host::PLATFORM;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tables::host::PLATFORM;
 
 /// The longest sleep: a service that is to end, or a commit that failed, waits no longer.
 const SLEEP_MS: u32 = 1000;

@@ -29,7 +29,6 @@ use super::{
 use engine::Platform;
 use pmem::{Access, BLOCK_BYTES, Direct, MapError, Mapping, Region, Tracking};
 use posix::Errno;
-use posix::host::{PLATFORM, pass_barrier_everywhere};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RenameFlags};
 use std::fs::File;
 use std::io;
@@ -39,6 +38,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tables::host::{PLATFORM, pass_barrier_everywhere};
 
 /// The identity of a copy that is to be used beside its original.
 #[derive(Debug, Clone, Default)]

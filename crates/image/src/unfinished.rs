@@ -7,10 +7,10 @@
 use engine::format::FileKind;
 use engine::{DirectoryHint, Error, Fs, Node, Platform, Thread};
 use pmem::Memory;
-use posix::host::PLATFORM;
 use posix::{Caller, Credentials, NodeRef};
 use posix::{Errno, Result};
 use std::collections::HashSet;
+use tables::host::PLATFORM;
 
 const PREFIX: &str = ".directfs-import-";
 

@@ -451,7 +451,7 @@ fn huge_pages_can_be_had() -> bool {
     fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
     let probe = pmem::Mapping::open(&path, pmem::Access::ReadWrite).unwrap();
     let address = probe.address().map_addr(|address| address.next_multiple_of(2 << 20));
-    posix::host::collapse(address, 2 << 20);
+    tables::host::collapse(address, 2 << 20);
     // SAFETY: mapped; the collapsed page is mapped as a huge page from the first access on.
     unsafe { address.read_volatile() };
     huge_bytes(&path) > 0

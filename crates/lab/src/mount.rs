@@ -254,7 +254,7 @@ fn credentials_of(request: &Request) -> Credentials<'static> {
 
 fn nanoseconds(time: TimeOrNow) -> i64 {
     match time {
-        TimeOrNow::Now => posix::host::now_ns(),
+        TimeOrNow::Now => tables::host::now_ns(),
         TimeOrNow::SpecificTime(time) => match time.duration_since(UNIX_EPOCH) {
             Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
             Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),

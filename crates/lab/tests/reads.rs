@@ -149,7 +149,7 @@ fn directfs_reads() -> Sums {
         inodes_max: 4096,
         owner: (0, 0),
         permissions: 0o755,
-        now_ns: posix::host::now_ns(),
+        now_ns: tables::host::now_ns(),
         zeroed: true,
     };
     engine::mkfs(&region(), &making).unwrap();
@@ -160,7 +160,7 @@ fn directfs_reads() -> Sums {
         // SAFETY: as above; the mapping is returned with the file system and outlives it.
         let dram_region = unsafe { Region::new(dram.address(), dram.length(), Direct) };
         let recovery =
-            Fs::attach_first(region(), dram_region, &posix::host::PLATFORM, engine::Liveness::alone(), &options)
+            Fs::attach_first(region(), dram_region, &tables::host::PLATFORM, engine::Liveness::alone(), &options)
                 .unwrap();
         recovery.work().unwrap();
         (recovery.finish().unwrap().0, dram)

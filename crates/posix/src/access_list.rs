@@ -12,11 +12,11 @@
 use crate::caller::NodeRef;
 use crate::components::Permissions;
 use crate::credentials::{Credentials, Want};
-use crate::errno::{Errno, Result};
 use crate::file_flags::KEEP_ATTRIBUTES;
 use engine::format::FileKind;
 use engine::{Attributes, Changes, Error, FileFlags, NewNode, Node, Protection};
 use pmem::Memory;
+use tables::{Errno, Result};
 
 /// Attribute of the list that grants access.
 pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";

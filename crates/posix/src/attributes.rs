@@ -3,14 +3,13 @@
 use crate::caller::Caller;
 use crate::components::Data;
 use crate::credentials::{Capabilities, Credentials, Want};
-use crate::errno::{Errno, Result};
 use crate::file_flags::KEEP_ATTRIBUTES;
-use crate::open_file::OpenFile;
 use crate::path::{LastLink, Outcome, PathBuffer, WalkStart, inside};
-use crate::watch::event;
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Attributes, Changes, Error, FileFlags, Node, Protection};
 use pmem::{BLOCK_BYTES, Memory};
+use tables::watch::event;
+use tables::{Errno, OpenFile, Result};
 
 /// Permission bits that chmod changes.
 const PERMISSIONS: u32 = 0o7777;
@@ -271,7 +270,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             return self.stat(node);
         }
         self.permissions().check_writable()?;
-        let now_ns = crate::host::now_ns();
+        let now_ns = tables::host::now_ns();
         let touch = (accessed, modified) == (TimeToSet::Now, TimeToSet::Now);
         let kept_by = if touch { FileFlags::IMMUTABLE } else { KEEP_ATTRIBUTES };
         let changed = self.thread.change(node, |file| {
@@ -360,7 +359,7 @@ impl<M: Memory> Data<'_, '_, M> {
             return Ok(());
         }
         let file = self.thread.stat(node)?;
-        let now_ns = crate::host::now_ns();
+        let now_ns = tables::host::now_ns();
         let stale = file.accessed_ns <= file.modified_ns
             || file.accessed_ns <= file.changed_ns
             || now_ns.saturating_sub(file.accessed_ns) >= ACCESS_TIME_LAG_NS;

@@ -2,11 +2,11 @@
 
 use crate::cached_reference::CachedReference;
 use crate::credentials::{Capabilities, Credentials};
-use crate::errno::Result;
 use crate::path_cache::PathCache;
 use core::mem::ManuallyDrop;
 use engine::{Node, Thread};
 use pmem::{Direct, Memory};
+use tables::Result;
 
 /// A thread inside the engine that acts with given credentials. All calls are its methods.
 ///

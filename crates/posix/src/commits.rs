@@ -36,9 +36,6 @@ mod stopped;
 #[cfg(feature = "std")]
 pub use requests::ServiceKind;
 
-use crate::child_numbers;
-use crate::errno::{Errno, Result};
-use crate::host::{PLATFORM, monotonic_ns};
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -46,11 +43,13 @@ use core::sync::atomic::{AtomicPtr, AtomicU64};
 use engine::format::Superblock;
 use engine::{CommitGuard, DESCRIPTION_BYTES, ImageIdentity, Platform, Thread};
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal, JournalError, State, StateStore};
-use pmem::{BLOCK_BYTES, Memory, ReadAt, Region, Residency, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
+use pmem::{BLOCK_BYTES, Memory, ReadAt, Region, Residency, Tracking, TrackingHeader, WAIT_CLASSES};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, StatxFlags, fstat, statx};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Resource;
+use tables::host::PLATFORM;
+use tables::{Errno, Result, child_numbers};
 
 /// What the processes of an image share of its commits: [`TrackingHeader::words`].
 #[repr(C)]
@@ -127,12 +126,6 @@ pub const WANTS_COMMIT: u32 = 1;
 /// A request to the service, in the word that it sleeps on: a checkpoint, which writes what is
 /// committed to its place.
 pub const WANTS_CHECKPOINT: u32 = 2;
-/// How threads sleep at the flag of a cut.
-pub static SLEEPING: Sleeping = Sleeping {
-    wait: |word, expected, timeout_ms| PLATFORM.wait(word, expected, timeout_ms),
-    wake: |word| PLATFORM.wake(word),
-    now_ns: monotonic_ns,
-};
 
 /// The file of an image, with its journal, by a descriptor that stays open.
 #[derive(Debug, Clone, Copy)]

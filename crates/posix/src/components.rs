@@ -5,6 +5,7 @@ use crate::caller::Caller;
 use crate::credentials::Credentials;
 use engine::Thread;
 use pmem::{Direct, Memory};
+use tables::watch::Reports;
 
 macro_rules! components {
     ($($(#[$doc:meta])* $component:ident $accessor:ident [$($lifetime:lifetime)*] $caller:ident:
@@ -54,7 +55,12 @@ components! {
     /// Decides accesses by mode and access lists, and changes access lists.
     Permissions permissions ['c 'f] caller:
         { thread: &'c Thread<'f, M> = caller.thread, credentials: &'c Credentials<'c> = &caller.credentials }
+}
 
+impl<'f, M: Memory> Caller<'_, 'f, M> {
     /// Reports what was done to watches.
-    Reports reports ['c 'f] caller: { thread: &'c Thread<'f, M> = caller.thread }
+    #[inline(always)]
+    pub(crate) fn reports(&self) -> Reports<'_, 'f, M> {
+        Reports { thread: self.thread }
+    }
 }

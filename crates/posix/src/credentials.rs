@@ -1,9 +1,9 @@
 //! Credentials of a caller, and the permissions that they grant. The only place where a mode
 //! decides.
 
-use crate::errno::{Errno, Result};
 use crate::user_namespace::{OVERFLOW_ID, UserNamespace};
 use engine::Protection;
+use tables::{Errno, Result};
 
 /// The capabilities relevant to a file system, as a set of bits with the kernel's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,16 +1,15 @@
 //! Content of files: read, write, seek, truncate, fallocate, copies.
 
-use crate::components::{Data, Permissions, Reports};
+use crate::components::{Data, Permissions};
 use crate::credentials::Want;
-use crate::errno::{Errno, Result};
 use crate::open::check_not_running;
-use crate::open_file::OpenFile;
-use crate::process::leases_of;
-use crate::watch::event;
 use core::sync::atomic::Ordering::SeqCst;
 use engine::format::FileKind;
 use engine::{AllocateMode, Error, FileFlags, Node, SeekWhat};
 use pmem::{BLOCK_BYTES, Memory};
+use tables::process::leases_of;
+use tables::watch::{Reports, event};
+use tables::{Errno, OpenFile, Result};
 
 /// One past the last possible offset of a file: offsets are signed.
 const OFFSET_END: u64 = i64::MAX as u64;

@@ -1,12 +1,11 @@
 //! Reading directories. Cookies 1 and 2 stand for `.` and `..`, those of the engine follow.
 
 use crate::caller::Caller;
-use crate::errno::{Errno, Result};
-use crate::open_file::OpenFile;
-use crate::watch::event;
 use engine::format::{FIRST_COOKIE, FileKind};
 use engine::{DirectoryEntry, Node};
 use pmem::Memory;
+use tables::watch::event;
+use tables::{Errno, OpenFile, Result};
 
 /// Cookie after `.`.
 pub const COOKIE_DOT: u64 = 1;

@@ -12,13 +12,13 @@
 
 use crate::caller::NodeRef;
 use crate::components::Paths;
-use crate::errno::{Errno, Result};
 use crate::path::{LastLink, Outcome, PATH_BYTES_MAX, WalkStart};
 use crate::path_cache::SearchRights;
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::text::last_position;
 use engine::{Attributes, Error, FileFlags, Fs, Node, Protection, Visit, VisitedFile};
 use pmem::Memory;
+use tables::{Errno, Result};
 
 /// What a call reads of the file of a path: all attributes, or only its protection, which takes one
 /// cache line less.

@@ -5,10 +5,10 @@
 
 use crate::caller::Caller;
 use crate::credentials::Capabilities;
-use crate::errno::{Errno, Result};
 use engine::format::FileKind;
 use engine::{Changes, FileFlags, Node};
 use pmem::Memory;
+use tables::{Errno, Result};
 
 /// A file with one of these keeps its names, and gets no others.
 pub(crate) const KEEP_NAME: FileFlags = FileFlags::IMMUTABLE.with(FileFlags::APPEND_ONLY);

@@ -6,13 +6,13 @@
 
 use crate::caller::{Caller, NodeRef};
 use crate::credentials::{Capabilities, Want};
-use crate::errno::{Errno, Result};
 use crate::file_flags::{INHERITED, KEEP_NAME};
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
 use core::cell::Cell;
 use engine::format::FileKind;
 use engine::{Attributes, Error, FileFlags, NameLocation, NewNode, Node, Protection, RenameFlags};
 use pmem::Memory;
+use tables::{Errno, Result};
 
 /// Maximal number of names of a file.
 pub const LINKS_MAX: u32 = 65_000;

@@ -3,18 +3,17 @@
 use crate::caller::NodeRef;
 use crate::components::Opens;
 use crate::credentials::Want;
-use crate::errno::{Errno, Result};
 use crate::names::CreateArguments;
-use crate::open_file::{CREATED, OpenFile};
 use crate::path::{Last, LastLink, Outcome, PathBuffer, WalkStart, inside};
-use crate::process::{Processes, Program, prefetch_record};
-use crate::watch::notify_close;
+use core::sync::atomic::Ordering::{Acquire, SeqCst};
 use engine::format::FileKind;
 use engine::{FileFlags, NameLocation, NewNode, Node, Protection, Thread};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
 use pmem::Memory;
+use tables::process::{Processes, Program, break_leases, leases_of, prefetch_record};
+use tables::{CREATED, Errno, OpenFile, Result};
 
 /// The flags that O_PATH keeps.
 const PATH_FLAGS: i32 = O_PATH | O_DIRECTORY | O_NOFOLLOW | libc::O_CLOEXEC;
@@ -329,9 +328,36 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
     /// Releases the reference of a description, which must not be used afterwards.
     pub fn close(self, file: &OpenFile) {
         if self.caller.reports().is_watched() {
-            notify_close(self.caller.thread, file);
+            self.caller.reports().notify_closed(file);
         }
         self.caller.thread.release_recorded(file.node());
+    }
+
+    /// Truncates a file that was opened with O_TRUNC, unless leases on it may exist: then returns
+    /// false.
+    fn truncate_early(self, node: Node) -> Result<bool> {
+        let leases = leases_of(self.caller.thread.fs(), node)?;
+        if leases.load(Acquire) != 0 {
+            return Ok(false);
+        }
+        self.caller.data().strip_privileges(node, FileFlags::APPEND_ONLY)?;
+        Ok(self.caller.thread.files().truncate_if(node, 0, || leases.load(SeqCst) == 0)?)
+    }
+
+    /// Completes an open after leases on the file were broken, if [`OpenFile::truncates_late`].
+    pub fn truncate_late(self, file: &OpenFile) -> Result<()> {
+        self.caller.data().strip_privileges(file.node(), FileFlags::APPEND_ONLY)?;
+        Ok(self.caller.thread.files().truncate(file.node(), 0)?)
+    }
+
+    /// Completes an open whose description is in the tables, if leases on the file may exist:
+    /// breaks them, waits for their holders, and truncates the file if that is still to be done.
+    pub fn complete(self, file: &OpenFile) -> Result<()> {
+        if file.is_path() {
+            return Ok(());
+        }
+        break_leases(self.caller.thread.fs(), file.node(), file.flags())?;
+        if file.truncates_late() { self.truncate_late(file) } else { Ok(()) }
     }
 
     /// Keeps a description beyond the call that opened it: the death of this thread alone does not

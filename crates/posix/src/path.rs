@@ -7,11 +7,11 @@
 
 use crate::caller::{Caller, NodeRef};
 use crate::components::Paths;
-use crate::errno::{Errno, Result};
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::statistics::Event;
 use engine::{Node, Protection};
 use pmem::{Direct, Memory};
+use tables::{Errno, Result};
 
 /// Maximal bytes of a path including its terminating zero, which is not stored here: a path has
 /// fewer bytes.

@@ -17,9 +17,9 @@
 //! leaves while others remain, and when the last one closes it (`image::Image::close`).
 
 use crate::commits::{Commits, ImageFile};
-use crate::errno::Result;
 use engine::{Node, Thread};
 use pmem::Memory;
+use tables::Result;
 
 /// What makes the calls on an image safe.
 #[derive(Debug, Clone, Copy)]

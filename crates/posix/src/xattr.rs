@@ -1,14 +1,14 @@
 //! Extended attributes: the rules of their namespaces.
 
 use crate::access_list::{ACCESS_LIST, DEFAULT_LIST};
-use crate::components::{Permissions, Reports, Xattrs};
+use crate::components::{Permissions, Xattrs};
 use crate::credentials::{Capabilities, Want};
-use crate::errno::{Errno, Result};
 use crate::file_flags::KEEP_ATTRIBUTES;
-use crate::watch::event;
 use engine::Node;
 use engine::format::FileKind;
 use pmem::Memory;
+use tables::watch::{Reports, event};
+use tables::{Errno, Result};
 
 /// Longest name of an attribute, with its namespace.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;

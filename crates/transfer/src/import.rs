@@ -47,7 +47,7 @@ pub fn import(fs: &Fs, path: &[u8], input: &mut dyn Read, watch: Watch<'_>) -> R
     let prepared = remove_unfinished(&thread).and_then(|()| unfinished_name(&thread));
     let stage_name =
         prepared.map_err(|errno| TransferError::image("prepare an import into", b"/", errno))?.into_bytes();
-    let now_ns = posix::host::now_ns();
+    let now_ns = tables::host::now_ns();
     let stage = tree.make(root.node(), &stage_name, &Facts::plain_directory(now_ns), &stage_name)?;
     let mut importer = Importer {
         tree,

@@ -6,12 +6,12 @@ use anyhow::Result;
 use engine::format::FileKind;
 use image::{Image, ImageError, OpenImage};
 use pmem::Direct;
-use posix::process::{LockKind, LockOwner, LockRange, ObservedLock, ObservedProcess, Processes};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
+use tables::process::{LockKind, LockOwner, LockRange, ObservedLock, ObservedProcess, Processes};
 
 /// The image, with the tables that its processes share. `None`: they share none, or there are no
 /// processes.

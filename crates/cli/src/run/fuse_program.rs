@@ -27,7 +27,6 @@ use fuse::{Cache, Inherited, MountError, MountOptions};
 use hook::handoff::HandoffRecord;
 use image::{HandedOff, Image, OpenImage};
 use pmem::Direct;
-use posix::process::{Fork, Process, Processes};
 use posix::{Caller, Credentials};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -38,6 +37,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tables::process::{Fork, Process, Processes};
 
 /// Entries of the environment for the library alone.
 const LIBRARY_VARIABLES: [&str; 11] = [

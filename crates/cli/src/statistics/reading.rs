@@ -11,10 +11,10 @@ use anyhow::Result;
 use engine::statistics::{CallTotals, LATENCY_CLASSES};
 use engine::{CacheReport, SpaceReport, Thread};
 use pmem::Direct;
-use posix::process::Processes;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use tables::process::Processes;
 
 /// What was counted until one moment.
 pub struct Reading {

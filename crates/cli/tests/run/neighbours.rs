@@ -212,7 +212,7 @@ fn killed_children_are_noticed_where_few_descriptors_are_allowed() {
     shell.run("for i in $(seq 30); do (: >file; sh -c 'kill -9 $PPID'; :); done");
     let opened = image::Image::open(&image, &image::OpenImage::default()).unwrap();
     let thread = opened.fs().enter().unwrap();
-    let processes = posix::process::Processes::new(opened.fs()).unwrap();
+    let processes = tables::process::Processes::new(opened.fs()).unwrap();
     // Each killed child leaves a process without a parent, which may take a moment to end.
     let end = Instant::now() + Duration::from_secs(600);
     let left = loop {

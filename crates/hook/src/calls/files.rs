@@ -640,7 +640,7 @@ const F_CREATED_QUERY: i32 = 1028;
 
 /// The flags as F_GETFL reports them.
 fn reported_flags(file: &OpenFile) -> i32 {
-    let flags = file.flags() & !posix::INTERNAL_FLAGS;
+    let flags = file.flags() & !tables::INTERNAL_FLAGS;
     if file.is_path() {
         return flags & !libc::O_CLOEXEC;
     }

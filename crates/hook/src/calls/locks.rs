@@ -8,8 +8,8 @@ use crate::signals;
 use libc::{
     F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLKW, F_UNLCK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN,
 };
-use posix::process::{Conflict, LockKind, LockRange, Locked};
 use posix::{Errno, Result};
+use tables::process::{Conflict, LockKind, LockRange, Locked};
 
 /// flock(fd, operation).
 pub fn flock(call: &mut Call<'_>) -> Result<Verdict> {

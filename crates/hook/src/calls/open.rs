@@ -16,8 +16,8 @@ use engine::format::FileKind;
 use engine::{Node, Protection};
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
-use posix::process::ObservedDescriptor;
 use posix::{Capabilities, Errno, OpenFile, Result};
+use tables::process::ObservedDescriptor;
 
 /// Arguments of an open.
 #[derive(Debug, Clone, Copy)]

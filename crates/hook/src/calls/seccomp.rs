@@ -23,7 +23,7 @@ pub fn prctl(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 fn expect_filter(call: &mut Call<'_>) {
-    posix::host::expect_filter();
+    tables::host::expect_filter();
     // A child in its parent's memory may have changed its identity, and the filter is its own.
     if !call.context.is_child() {
         call.context.identity().leave_for_others();

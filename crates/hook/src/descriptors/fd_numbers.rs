@@ -38,9 +38,9 @@ use crate::process::{environment, limits};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use pmem::prefetch_for_write;
-use posix::child_numbers::is_hidden_here;
-use posix::process::Process;
 use posix::{Errno, Result};
+use tables::child_numbers::is_hidden_here;
+use tables::process::Process;
 
 /// Numbers from here on are not cached: a release inspects all numbers below.
 const CACHED_BELOW: u32 = 256;

@@ -24,9 +24,9 @@ use crate::process::environment;
 use crate::process::other_processes::status_of;
 use crate::process::session::Session;
 use crate::server::Server;
-use posix::process::FdToken;
-use posix::watch::Watches;
 use posix::{Errno, Result};
+use tables::process::FdToken;
+use tables::watch::Watches;
 
 /// `struct msghdr` of the kernel.
 #[derive(Debug, Clone, Copy)]

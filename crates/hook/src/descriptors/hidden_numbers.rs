@@ -1,7 +1,7 @@
 //! Moves of hidden descriptors: a program takes the number of one for itself.
 //!
 //! In a child in its parent's memory (vfork, posix_spawn) the descriptor moves in the child's table
-//! alone ([`posix::child_numbers`]). The byte of the number that it left stays that of a hidden
+//! alone ([`tables::child_numbers`]). The byte of the number that it left stays that of a hidden
 //! one, because it still is for the parent, and the child's calls by it reach the dispatcher, where
 //! [`marks::is_hidden`](super::marks::is_hidden) distinguishes the two. Its new number is one that
 //! no process of this memory has: the kernel gives it to none, because it is above the limit, or
@@ -17,8 +17,9 @@ use crate::process::{environment, limits};
 use crate::server;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use posix::process::Process;
-use posix::{Errno, Result, child_numbers};
+use posix::{Errno, Result};
+use tables::child_numbers;
+use tables::process::Process;
 
 /// Where fork need not copy a larger table of the kernel.
 const SMALL_TABLE: u32 = 4096;
@@ -43,7 +44,7 @@ pub fn move_above_limit() {
         protect(new as i32);
         let cloexec = libc::O_CLOEXEC as u64;
         let copy = || kernel(libc::SYS_dup3, fd as u64, u64::from(new), cloexec);
-        if posix::host::within_limit(new as i32, copy) < 0 {
+        if tables::host::within_limit(new as i32, copy) < 0 {
             fd_numbers::unprotect(new as i32);
             break;
         }
@@ -99,7 +100,7 @@ pub fn move_in_child(context: &mut Context, fd: i32) -> Result<()> {
     let new = free_number(fd as u32).ok_or(busy)? as i32;
     protect(new);
     let cloexec = libc::O_CLOEXEC as u64;
-    let made = posix::host::within_limit(new, || kernel(libc::SYS_dup3, fd as u64, new as u64, cloexec));
+    let made = tables::host::within_limit(new, || kernel(libc::SYS_dup3, fd as u64, new as u64, cloexec));
     let Some(before) =
         Some(made).filter(|made| *made >= 0).and_then(|_| child_numbers::record(child_numbers::usual(fd), new))
     else {

@@ -4,8 +4,8 @@ use crate::abi::entry::{DIRECTFS_FDS, FDS_MAX, NATIVE, Verdict};
 use crate::abi::sys;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
-use posix::child_numbers::is_hidden_here;
 use posix::{Errno, Result};
+use tables::child_numbers::is_hidden_here;
 
 /// A descriptor of an open file.
 pub const DIRECTFS: u8 = 1;

@@ -3,7 +3,7 @@
 //! Behind every descriptor of the image the kernel has a placeholder, a duplicate of one that all
 //! processes inherit (see `handoff`). So numbers, duplication, inheritance, close-on-exec and
 //! polling are the kernel's own. This module serves the entries of the process's descriptor table
-//! ([`posix::process`]).
+//! ([`tables::process`]).
 //!
 //! [`fd_numbers`] describes which number a descriptor gets, and the life of its placeholder.
 //!
@@ -31,8 +31,8 @@ use crate::extensions;
 use crate::process::session::Session;
 use crate::server::Server;
 use crate::{mount_table, paths};
-use posix::process::Descriptor;
 use posix::{Errno, Result};
+use tables::process::Descriptor;
 
 /// Records whether a descriptor that the kernel has just created is a directory above the mount.
 pub fn record_above(server: &Server, fd: i64) {

@@ -1,6 +1,6 @@
 //! Leases (fcntl F_SETLEASE), and the signal that announces a break (F_SETSIG, F_SETOWN).
 //!
-//! The kernel keeps them, on lease files: see `posix::process`. A descriptor with a lease has one
+//! The kernel keeps them, on lease files: see `tables::process`. A descriptor with a lease has one
 //! of the lease file as its placeholder, so that the kernel reports its number (`si_fd`), and
 //! copies, forks, execs and closes do to the lease what they do elsewhere.
 
@@ -15,8 +15,8 @@ use crate::process::session::Session;
 use engine::format::FileKind;
 use libc::{F_GETLEASE, F_RDLCK, F_SETLEASE, F_UNLCK, F_WRLCK};
 use posix::path::LastLink;
-use posix::process::{LeaseFileName, LockKind};
 use posix::{Capabilities, Errno, OpenFile, Result};
+use tables::process::{LeaseFileName, LockKind};
 
 const F_SETSIG: i32 = 10;
 /// Signals have the numbers up to this one.

@@ -42,7 +42,7 @@ pub fn of(status: &libc::stat, head: Option<&[u8; HEAD_BYTES]>) -> FileId {
 
 /// Whether the identity changes with the next change of the content.
 pub fn is_settled(id: FileId) -> bool {
-    (posix::host::now_ns() as u64).saturating_sub(id[0]) > SETTLED_NS
+    (tables::host::now_ns() as u64).saturating_sub(id[0]) > SETTLED_NS
 }
 
 /// The identity of the running program's file.
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_file_is_settled_once_its_last_change_is_some_time_ago() {
-        let now = posix::host::now_ns() as u64;
+        let now = tables::host::now_ns() as u64;
         assert!(!is_settled([now, 0, 0]) && !is_settled([now + 3_600_000_000_000, 0, 0]));
         assert!(is_settled([now - 60_000_000_000, 0, 0]));
     }

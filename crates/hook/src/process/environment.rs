@@ -16,7 +16,7 @@ use crate::process::user_namespace;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
-use posix::child_numbers;
+use tables::child_numbers;
 
 /// The loader's list of libraries.
 pub const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -424,7 +424,7 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
         // directory.
         // SAFETY: descriptors that are hidden from the program; no memory changes.
         unsafe {
-            posix::host::with_number(handoff.meeting, || {
+            tables::host::with_number(handoff.meeting, || {
                 let flags = libc::O_CLOEXEC as u64;
                 sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, flags, 0, 0, 0])
             });

@@ -49,8 +49,8 @@ use crate::{LOADER_ENDING, handoff};
 use core::ops::Range;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
-use posix::process::Program;
 use posix::{Errno, NodeRef, Result};
+use tables::process::Program;
 
 /// Why the library cannot serve a program that the kernel gives other rights.
 const PRIVILEGED: &[u8] = b"a set-user-ID or set-group-ID program, or one with capabilities";

@@ -20,8 +20,8 @@ use engine::Node;
 use engine::format::FileKind;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::Outcome;
-use posix::process::Processes;
 use posix::{Errno, Result, Want};
+use tables::process::Processes;
 
 /// Reads the first bytes of an executable file of the image.
 pub fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize> {

@@ -130,7 +130,7 @@ impl Identity {
     /// Takes what the thread left that installed a filter; returns whether it is this thread's.
     fn take_left(&mut self) -> bool {
         // Nothing was left, and its page stays untouched.
-        if !posix::host::expects_filter() {
+        if !tables::host::expects_filter() {
             return false;
         }
         let now = CHANGES.load(Acquire) | 1;

@@ -36,7 +36,7 @@ fn get(kind: u32) -> [u64; 2] {
 /// limit.
 pub fn permits(fd: i32) -> bool {
     let [limit, highest] = DESCRIPTORS.each_ref().map(|limit| !limit.load(Relaxed));
-    limit > fd as u64 || highest > fd as u64 && !posix::host::expects_filter()
+    limit > fd as u64 || highest > fd as u64 && !tables::host::expects_filter()
 }
 
 /// The program's numbers are below this one.

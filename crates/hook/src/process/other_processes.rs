@@ -5,7 +5,7 @@ use crate::handoff::write_number;
 use crate::process::environment;
 use crate::process::session::Session;
 use posix::NodeRef;
-use posix::process::ObservedProcess;
+use tables::process::ObservedProcess;
 
 /// Another process of the image, if the kernel lets this one follow a link of it in /proc. `None`
 /// also if the process cannot be distinguished from one of another namespace.

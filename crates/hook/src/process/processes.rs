@@ -32,8 +32,9 @@ use crate::process::{identity, leak_tracer, limits};
 use crate::server::{self, Server};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
-use posix::process::{ChildNumber, Fork, Process};
-use posix::{Errno, Result, child_numbers};
+use posix::{Errno, Result};
+use tables::child_numbers;
+use tables::process::{ChildNumber, Fork, Process};
 
 /// fork().
 pub fn fork(call: &mut Call<'_>) -> Result<Verdict> {
@@ -177,7 +178,7 @@ fn take_up_child_number(server: &'static Server, child: ChildNumber) {
     if let (Some(description), Some(usual)) = (child.description, server.fs.processes().liveness_description()) {
         let flags = libc::O_CLOEXEC as u64;
         let put = || marks::kernel(libc::SYS_dup3, description as u64, usual as u64, flags);
-        let moved = posix::host::with_number(usual, put);
+        let moved = tables::host::with_number(usual, put);
         // Otherwise it holds the lock where it is.
         if moved >= 0 {
             give_child_number(child);

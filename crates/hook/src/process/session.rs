@@ -10,8 +10,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
-use posix::process::{Process, Processes};
 use posix::{CachedReference, Caller, Result};
+use tables::process::{Process, Processes};
 
 /// A thread with its credentials, in a program.
 pub type Calling<'c> = Caller<'c, 'static>;

@@ -243,7 +243,7 @@ pub fn let_faults_nest() {
 
 /// For the constructor: from now on faults reach the library first.
 pub fn guard() {
-    posix::host::set_signal_check(|| deferred() != 0);
+    tables::host::set_signal_check(|| deferred() != 0);
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
         if guarded() & bit(signal) == 0 {
             continue;

@@ -83,7 +83,7 @@ impl<P: PhysicalFs<Memory = Slow>> Bare<P> {
             return Err(Errno::EEXIST.into());
         }
         let new = NewFile { kind, permissions: 0o755, uid: 0, gid: 0, device: 0, target: b"" };
-        let made = self.fs.create(&mut directory, Name::new(name), &new, posix::host::now_ns())?;
+        let made = self.fs.create(&mut directory, Name::new(name), &new, tables::host::now_ns())?;
         Ok(self.fs.forget(made.file.attributes.number, made.file.info)?)
     }
 
@@ -97,7 +97,7 @@ impl<P: PhysicalFs<Memory = Slow>> Bare<P> {
         let cell = AttributeCell::new(&loaded.attributes);
         let mut file = Exclusive { number: found.number, attributes: &cell, info: &mut loaded.info };
         let name = Name { bytes: name, entry: Some(found.entry) };
-        self.fs.unlink(&mut directory, name, &mut file, posix::host::now_ns())?;
+        self.fs.unlink(&mut directory, name, &mut file, tables::host::now_ns())?;
         Ok(self.fs.evict(found.number, &cell.get(), loaded.info)?)
     }
 }

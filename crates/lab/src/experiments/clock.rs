@@ -3,8 +3,8 @@
 
 use crate::virtual_time::held;
 use engine::Platform;
-use posix::host;
 use std::sync::atomic::AtomicU32;
+use tables::host;
 
 pub(super) struct LabPlatform;
 

@@ -5,10 +5,10 @@
 //! a second, so it would tick in every recorded call, and every call would change the directory's
 //! times. Without recording, thousands of calls run between two ticks.
 
-use posix::host;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicI64, AtomicU32};
 use std::sync::{Mutex, PoisonError};
+use tables::host;
 
 /// Held for all file systems in this process.
 static HELD_NS: AtomicI64 = AtomicI64::new(0);

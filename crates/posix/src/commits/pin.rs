@@ -9,11 +9,11 @@
 //!   checkpoint that runs then ends before the snapshot's own commit begins.
 
 use super::Commits;
-use crate::host::monotonic_ns;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use engine::Thread;
 use journal::StateStore;
 use pmem::Memory;
+use tables::host::monotonic_ns;
 
 /// A snapshot that runs copies a piece of the file in much less.
 const SILENT_NS: u64 = 5_000_000_000;
@@ -57,7 +57,7 @@ impl Commits {
         if self.is_pinned(thread) {
             return Err(crate::Errno::EBUSY);
         }
-        let pin = crate::host::PLATFORM.random() << 32 | u64::from(number);
+        let pin = tables::host::PLATFORM.random() << 32 | u64::from(number);
         self.beat();
         let pinned = self.shared().pinned.compare_exchange(0, pin, AcqRel, Relaxed);
         pinned.map(|_| Pinned { commits: *self, pin }).map_err(|_| crate::Errno::EBUSY)

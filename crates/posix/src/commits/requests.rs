@@ -36,11 +36,11 @@
 #[cfg(feature = "std")]
 use super::STARTER;
 use super::{COMMITTER, Commits, WANTS_COMMIT};
-use crate::errno::{Errno, Result};
-use crate::host::PLATFORM;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::{Platform, Thread};
 use pmem::Memory;
+use tables::host::PLATFORM;
+use tables::{Errno, Result};
 
 /// After so long a call repeats its request.
 const SLEEP_MS: u32 = 100;

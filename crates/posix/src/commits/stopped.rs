@@ -11,7 +11,6 @@
 //! descriptor of the process was opened. So the id is still that process's.
 
 use super::{COMMITTER, Commits};
-use crate::host::{self, PLATFORM};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Acquire;
 #[cfg(feature = "std")]
@@ -21,6 +20,7 @@ use engine::{Platform, Thread};
 use pmem::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tables::host::{self, PLATFORM};
 
 /// Between the two looks at a process: one that a tracer attaches to stops for less.
 const LOOKS_MS: u32 = 50;

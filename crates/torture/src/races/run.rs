@@ -6,7 +6,6 @@ use crate::random::Random;
 use engine::format::FileKind;
 use engine::{AttachOptions, DirectoryHint, Error, Fs, MkfsOptions, NewNode, Node, RenameFlags, Result, Thread, mkfs};
 use pmem::{Direct, Mapping, Region};
-use posix::host::PLATFORM;
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::sync::atomic::AtomicBool;
@@ -14,6 +13,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tables::host::PLATFORM;
 
 const IMAGE_BYTES: u64 = 64 << 20;
 /// Histories on one image before it is detached, checked and replaced.
@@ -306,7 +306,7 @@ fn make_options() -> MkfsOptions {
         inodes_max: 0,
         owner: (0, 0),
         permissions: 0o755,
-        now_ns: posix::host::now_ns(),
+        now_ns: tables::host::now_ns(),
         zeroed: true,
     }
 }

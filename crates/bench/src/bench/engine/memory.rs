@@ -4,12 +4,12 @@
 use anyhow::{Context, Result};
 use engine::{AttachOptions, Fs, MkfsOptions, Recovery, RecoveryReport, mkfs};
 use pmem::{Access, Direct, Mapping, Memory, Region};
-use posix::host::{PLATFORM, now_ns};
 use rustix::fs::MemfdFlags;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Instant;
+use tables::host::{PLATFORM, now_ns};
 
 /// An image in memory.
 pub struct MemoryImage {

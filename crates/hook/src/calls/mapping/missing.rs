@@ -37,8 +37,8 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use engine::MapMode;
-use posix::process::FileMapping;
 use posix::{Errno, Result};
+use tables::process::FileMapping;
 
 /// Offset in the image from which missing pages are mapped.
 pub const NOWHERE: u64 = 1 << 62;

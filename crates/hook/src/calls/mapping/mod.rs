@@ -34,8 +34,8 @@ use engine::{FileFlags, MapMode, Node};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
 use missing::NOWHERE;
 use pieces::{PAGE_BYTES, Pieces, map};
-use posix::process::FileMapping;
 use posix::{Errno, OpenFile, Result, Scope};
+use tables::process::FileMapping;
 
 /// The kernel leaves programs this many addresses.
 const ADDRESSES_BYTES: u64 = (1 << 47) - PAGE_BYTES;

@@ -13,8 +13,8 @@ use crate::process::session::Session;
 use crate::server::Server;
 use core::ops::Range;
 use libc::{MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE};
-use posix::process::FileMapping;
 use posix::{Errno, Result};
+use tables::process::FileMapping;
 
 /// Arguments of mremap, in whole pages.
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,8 @@ use crate::process::environment;
 use core::ops::Range;
 use engine::Extent;
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED};
-use posix::process::FileMapping;
 use posix::{Errno, Result};
+use tables::process::FileMapping;
 
 /// Size of the processor's pages.
 pub const PAGE_BYTES: u64 = 4096;

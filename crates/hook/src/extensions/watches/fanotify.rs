@@ -1,7 +1,7 @@
 //! fanotify's notifications: one descriptor for marks on files of the kernel and of the mount.
 //!
 //! It works as `inotify` does, with the same invariants: the descriptor is the kernel's, marks on
-//! files of the mount and their events are in the DRAM region (`posix::watch`), and the kernel's
+//! files of the mount and their events are in the DRAM region (`tables::watch`), and the kernel's
 //! descriptor has a mark on a wake file. Which flags and masks are valid the kernel decides.
 
 use super::{EventBuffer, EventKind, WakeFile, describe, limit_of, read_group};
@@ -20,11 +20,12 @@ use core::sync::atomic::AtomicU32;
 use engine::format::FileKind;
 use engine::{Node, Thread};
 use posix::path::LastLink;
-use posix::watch::group_flag::{
+use posix::{Capabilities, Errno, Result, Want};
+use tables::MarkGroupFlags;
+use tables::watch::group_flag::{
     HANDLES, REPORT_DIR_FID, REPORT_FD_ERROR, REPORT_FID, REPORT_NAME, REPORT_PIDFD, REPORT_TARGET_FID, UNPRIVILEGED,
 };
-use posix::watch::{FileId, METADATA_BYTES, MarkEvent, MarkFlags, NewMark, Taken, Watches, event};
-use posix::{Capabilities, Errno, MarkGroupFlags, Result, Want};
+use tables::watch::{FileId, METADATA_BYTES, MarkEvent, MarkFlags, NewMark, Taken, Watches, event};
 
 /// More than an event of the kernel has: two names, their handles, and a pidfd.
 const KERNEL_EVENT_BYTES_MAX: usize = 1024;

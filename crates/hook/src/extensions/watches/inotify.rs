@@ -1,7 +1,7 @@
 //! inotify: one descriptor for watches on paths of the kernel and of the mount.
 //!
 //! The descriptor is the kernel's, so poll, epoll, dup, fork and signals are, too. Watches on files
-//! of the mount and their events are in the DRAM region (`posix::watch`). With the first of them
+//! of the mount and their events are in the DRAM region (`tables::watch`). With the first of them
 //! the kernel's descriptor gets a watch on a *wake file* in the meeting directory, which is
 //! touched when such an event arrives. A read removes the events of that watch and adds those of
 //! the region.
@@ -28,8 +28,8 @@ use core::sync::atomic::AtomicU32;
 use engine::format::FileKind;
 use engine::{Node, Thread};
 use posix::path::LastLink;
-use posix::watch::{EVENT_BYTES, NewWatch, Taken, WatchEvent, Watches, event};
 use posix::{Errno, Result, Want};
+use tables::watch::{EVENT_BYTES, NewWatch, Taken, WatchEvent, Watches, event};
 
 /// Bits of a mask, of which a request needs one.
 const MASK_BITS: u32 = event::ALL

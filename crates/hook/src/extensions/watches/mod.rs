@@ -22,8 +22,9 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Thread;
 use libc::*;
-use posix::watch::{Watches, wake_name};
-use posix::{MarkGroupFlags, OpenFile, Result};
+use posix::{OpenFile, Result};
+use tables::MarkGroupFlags;
+use tables::watch::{Watches, wake_name};
 
 /// The calls.
 pub const CALLS: &[Entry] = &[

@@ -8,12 +8,10 @@
 
 use super::marked_changes::{self as marks, By, id_of};
 use super::{Change, NameHint, Watches, event};
-use crate::caller::NodeRef;
-use crate::components::Reports;
 use crate::open_file::OpenFile;
 use engine::format::FileKind;
 use engine::{Attributes, Node, RenameFlags, Thread};
-use pmem::Memory;
+use pmem::{Direct, Memory};
 
 /// A directory and a name in it.
 pub(crate) struct Place {
@@ -175,26 +173,31 @@ fn notify_described<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile, mask: u3
     }
 }
 
-/// The end of an open file description.
-#[cold]
-pub(crate) fn notify_close<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile) {
-    if file.is_path() || file.is_watcher() || file.is_silent() {
-        return;
-    }
-    let mask = if file.writes() { event::CLOSE_WRITE } else { event::CLOSE_NOWRITE };
-    notify_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), By::Descriptor);
+/// Reports what a thread does to files, for the watches on them.
+pub struct Reports<'c, 'f, M: Memory = Direct> {
+    /// The thread.
+    pub thread: &'c Thread<'f, M>,
 }
+
+impl<M: Memory> Clone for Reports<'_, '_, M> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Memory> Copy for Reports<'_, '_, M> {}
 
 impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
     /// Whether any watch exists.
     #[inline(always)]
-    pub(crate) fn is_watched(self) -> bool {
+    pub fn is_watched(self) -> bool {
         self.thread.fs().is_watched()
     }
 
     /// A change through an open file.
     #[inline(always)]
-    pub(crate) fn notify_open(self, file: &OpenFile, mask: u32) {
+    pub fn notify_open(self, file: &OpenFile, mask: u32) {
         if self.is_watched() {
             notify_described(self.thread, file, mask, By::Descriptor);
         }
@@ -202,7 +205,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// ftruncate, or an open that truncates.
     #[inline(always)]
-    pub(crate) fn notify_truncated(self, file: &OpenFile) {
+    pub fn notify_truncated(self, file: &OpenFile) {
         if self.is_watched() {
             notify_described(self.thread, file, event::MODIFY, By::Name);
         }
@@ -210,7 +213,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// A file is run: the kernel opens it, reads its start, and closes it.
     #[cold]
-    pub(crate) fn notify_run(self, file: Node) {
+    pub fn notify_run(self, file: Node) {
         for mask in [event::OPEN | event::OPEN_EXEC, event::ACCESS, event::CLOSE_NOWRITE] {
             notify_file(self.thread, file, 0, (false, mask), By::Descriptor);
         }
@@ -218,7 +221,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// A change of a file.
     #[inline(always)]
-    pub(crate) fn notify_node(self, file: Node, is_directory: bool, mask: u32) {
+    pub fn notify_node(self, file: Node, is_directory: bool, mask: u32) {
         if self.is_watched() {
             notify_file(self.thread, file, 0, (is_directory, mask), By::Name);
         }
@@ -226,7 +229,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// A successful change of a file of any kind.
     #[cold]
-    pub(crate) fn notify_any(self, file: Node, mask: u32) {
+    pub fn notify_any(self, file: Node, mask: u32) {
         if let Ok(attributes) = self.thread.stat(file) {
             notify_file(self.thread, file, 0, (attributes.kind == FileKind::Directory, mask), By::Name);
         }
@@ -234,7 +237,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// A file was opened, and cut if it had O_TRUNC.
     #[cold]
-    pub(crate) fn notify_opened(self, file: &OpenFile, created: bool) {
+    pub fn notify_opened(self, file: &OpenFile, created: bool) {
         if file.is_path() {
             return;
         }
@@ -244,9 +247,19 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
         }
     }
 
+    /// The end of an open file description.
+    #[cold]
+    pub fn notify_closed(self, file: &OpenFile) {
+        if file.is_path() || file.is_watcher() {
+            return;
+        }
+        let mask = if file.writes() { event::CLOSE_WRITE } else { event::CLOSE_NOWRITE };
+        notify_described(self.thread, file, mask, By::Descriptor);
+    }
+
     /// A path led to a file in a directory.
     #[cold]
-    pub(crate) fn record_found(self, file: Node, directory: u64) {
+    pub fn record_found(self, file: Node, directory: u64) {
         let is_known = |hint: &NameHint| hint.directory == directory && !hint.is_unknown;
         if (Watches::of(self.thread).is_wanted(directory, event::ALL)
             || marks::wants_place(self.thread, file.number, directory))
@@ -258,7 +271,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// A path led to a name.
     #[cold]
-    pub(crate) fn record_name(self, file: u64, directory: u64, name: &[u8]) {
+    pub fn record_name(self, file: u64, directory: u64, name: &[u8]) {
         if Watches::of(self.thread).is_wanted(directory, event::ALL) || marks::wants_place(self.thread, file, directory)
         {
             Watches::of(self.thread).record_name(file, directory, name);
@@ -267,7 +280,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// A new name of a new file.
     #[cold]
-    pub(crate) fn notify_created(self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
+    pub fn notify_created(self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
         Watches::of(self.thread).record_name(file.number, directory.number, name);
         let mask = event::CREATE | kind_bit(is_directory);
         notify_name(self.thread, directory.number, name, mask, 0);
@@ -276,7 +289,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// A new name of a file that exists.
     #[cold]
-    pub(crate) fn notify_linked(self, file: Node, directory: Node, name: &[u8]) {
+    pub fn notify_linked(self, file: Node, directory: Node, name: &[u8]) {
         notify(self.thread, file.number, event::ATTRIB);
         marks::notify_node(self.thread, file, event::ATTRIB);
         self.notify_created(directory, name, file, false);
@@ -284,7 +297,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
 
     /// Removes a name by `remove`, which returns the attributes of the removed file.
     #[cold]
-    pub(crate) fn remove_watched(
+    pub fn remove_watched(
         self,
         directory: Node,
         name: &[u8],
@@ -321,7 +334,7 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
     /// Renames by `rename`, which returns the attributes of the moved file and of the one at the
     /// new name.
     #[cold]
-    pub(crate) fn rename_watched(
+    pub fn rename_watched(
         self,
         from: (Node, &[u8]),
         to: (Node, &[u8]),
@@ -359,10 +372,12 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
         renamed.map(drop)
     }
 
-    /// A reference to the file of a name, if there is one. With it the file ends only after the
-    /// events that precede its end.
-    fn hold(self, directory: Node, name: &[u8]) -> Option<NodeRef<'c, 'f, M>> {
-        Some(NodeRef::owned(self.thread, self.thread.lookup(directory, name).ok()?))
+    /// Keeps the file of a name, if there is one.
+    fn hold(self, directory: Node, name: &[u8]) -> Option<Held<'c, 'f, M>> {
+        let file = self.thread.lookup(directory, name).ok()?;
+        // If this thread dies within the call, recovery of its slot releases the reference.
+        self.thread.record_reference(file);
+        Some(Held { thread: self.thread, file })
     }
 
     fn notify_moved_self(self, file: &Attributes) {
@@ -379,5 +394,18 @@ impl<'c, 'f, M: Memory> Reports<'c, 'f, M> {
         marks::notify_renamed(self.thread, from, to, file);
         marks::notify_name(self.thread, from.0, from.1, event::MOVED_FROM | bit, id_of(file));
         marks::notify_name(self.thread, to.0, to.1, event::MOVED_TO | bit, id_of(file));
+    }
+}
+
+/// A reference to a file until this is dropped, so that the file ends only after the events that
+/// precede its end.
+struct Held<'c, 'f, M: Memory> {
+    thread: &'c Thread<'f, M>,
+    file: Node,
+}
+
+impl<M: Memory> Drop for Held<'_, '_, M> {
+    fn drop(&mut self) {
+        self.thread.release_recorded(self.file);
     }
 }

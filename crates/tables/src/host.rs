@@ -8,7 +8,6 @@
 //! its directory. They lie in one directory, and each is found from any other.
 
 use crate::child_numbers;
-use crate::commits::SLEEPING;
 use crate::huge_pages::HUGE_PAGES;
 use crate::watch::{FileId, WATCHES_AT, Watches};
 use core::ffi::CStr;
@@ -34,6 +33,13 @@ pub struct LinuxPlatform;
 
 /// The platform of this process.
 pub static PLATFORM: LinuxPlatform = LinuxPlatform;
+
+/// How threads sleep at the flag of a cut.
+pub static SLEEPING: Sleeping = Sleeping {
+    wait: |word, expected, timeout_ms| PLATFORM.wait(word, expected, timeout_ms),
+    wake: |word| PLATFORM.wake(word),
+    now_ns: monotonic_ns,
+};
 
 /// Whether a filter of system calls may end this process for a call that it does not expect.
 static IS_FILTERED: AtomicBool = AtomicBool::new(false);
@@ -245,7 +251,7 @@ pub fn open_description(meeting: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 /// A description for the process that is to have a number, from one of another process.
-pub fn open_description_for(description: BorrowedFd<'_>, number: u32) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_description_for(description: BorrowedFd<'_>, number: u32) -> Result<OwnedFd, Errno> {
     other_lock_directory(description, number, true)
 }
 
@@ -554,12 +560,12 @@ fn thread_state(thread_id: u32) -> Option<u8> {
 }
 
 /// The PID namespace of this process: an inode number; zero: unknown.
-pub(crate) fn pid_namespace() -> u64 {
+pub fn pid_namespace() -> u64 {
     rustix::fs::statat(CWD, c"/proc/self/ns/pid", AtFlags::empty()).map_or(0, |found| found.st_ino)
 }
 
 /// Whether a process is stopped, or frozen by its control group (version 2).
-pub(crate) fn is_stopped(process_id: u32) -> bool {
+pub fn is_stopped(process_id: u32) -> bool {
     let mut text = [0u8; 512];
     let length = read_proc(format_args!("/proc/{process_id}/stat"), &mut text).unwrap_or(0);
     if matches!(parse_state(&text[..length]), Some(b'T' | b't')) {

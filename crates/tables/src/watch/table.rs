@@ -348,7 +348,7 @@ impl<'f> Watches<'f> {
 
     /// Removes a group with its watches and events. Its descriptor has ended.
     #[cold]
-    pub fn remove_watch_group<M: Memory>(thread: &Thread<'f, M>, key: u64) -> Result<()> {
+    pub(crate) fn remove_watch_group<M: Memory>(thread: &Thread<'f, M>, key: u64) -> Result<()> {
         let Some(group) = Self::of(thread).watch_group(key) else { return Ok(()) };
         let (tables, _held) = Self::lock(thread)?;
         tables.sweep(|watch| watch.key.load(Relaxed) == key);

@@ -28,13 +28,12 @@ use super::shared_tables::{Record, TableKind};
 use super::table_transaction::TableTransaction;
 use super::{LockKind, Process, Processes, Program};
 use crate::child_numbers;
-use crate::components::Opens;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use engine::{FileFlags, Fs, Node, Thread};
+use engine::{Fs, Node, Thread};
 use pmem::Memory;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
@@ -63,13 +62,20 @@ impl LeaseFileName {
 }
 
 /// The word of a file that is 1 while leases on it may exist.
-pub(crate) fn leases_of<M: Memory>(fs: &Fs<M>, node: Node) -> Result<&AtomicU32> {
+pub fn leases_of<M: Memory>(fs: &Fs<M>, node: Node) -> Result<&AtomicU32> {
     Ok(&Processes::new(fs)?.tables.record(node.cachelet)?.leases)
+}
+
+/// Breaks leases on a file, as an open with these flags does, and waits for it: for VFS layers in
+/// whose threads nothing but the call waits. EWOULDBLOCK with O_NONBLOCK; EINTR.
+pub fn break_leases<M: Memory>(fs: &Fs<M>, node: Node, flags: i32) -> Result<()> {
+    let flags = OFlags::from_bits_retain((flags & (libc::O_ACCMODE | libc::O_NONBLOCK)) as u32);
+    open_to_break(fs, node, flags)
 }
 
 /// Breaks leases on a file as an open with these flags does, but does not wait for their holders:
 /// EAGAIN. For ways in whose opens are not in the tables.
-pub fn break_leases<M: Memory>(fs: &Fs<M>, node: Node, flags: i32) -> Result<()> {
+pub fn try_break_leases<M: Memory>(fs: &Fs<M>, node: Node, flags: i32) -> Result<()> {
     if leases_of(fs, node)?.load(SeqCst) == 0 {
         return Ok(());
     }
@@ -77,8 +83,12 @@ pub fn break_leases<M: Memory>(fs: &Fs<M>, node: Node, flags: i32) -> Result<()>
         libc::O_RDONLY => OFlags::RDONLY,
         _ => OFlags::RDWR,
     };
-    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match rustix::fs::openat(directory(fs)?, LeaseFileName::new(node.number).text(), flags, Mode::empty()) {
+    open_to_break(fs, node, access | OFlags::NONBLOCK)
+}
+
+fn open_to_break<M: Memory>(fs: &Fs<M>, node: Node, flags: OFlags) -> Result<()> {
+    let (name, flags) = (LeaseFileName::new(node.number), flags | OFlags::NOFOLLOW | OFlags::CLOEXEC);
+    match rustix::fs::openat(directory(fs)?, name.text(), flags, Mode::empty()) {
         // The last holder has closed it.
         Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(error) => Err(errno(error)),
@@ -237,46 +247,5 @@ impl<'f, M: Memory> Process<'f, M> {
         })?;
         let runs = || all.seems_to_run(Program::of(&thread.protection(node)?));
         Ok(found || kind == LockKind::Exclusive && runs()?)
-    }
-}
-
-impl<M: Memory> Opens<'_, '_, '_, M> {
-    /// Truncates a file that was opened with O_TRUNC, unless leases on it may exist: then returns
-    /// false.
-    pub(crate) fn truncate_early(self, node: Node) -> Result<bool> {
-        let leases = leases_of(self.caller.thread.fs(), node)?;
-        if leases.load(Acquire) != 0 {
-            return Ok(false);
-        }
-        self.caller.data().strip_privileges(node, FileFlags::APPEND_ONLY)?;
-        Ok(self.caller.thread.files().truncate_if(node, 0, || leases.load(SeqCst) == 0)?)
-    }
-
-    /// Completes an open after leases on the file were broken, if [`OpenFile::truncates_late`].
-    pub fn truncate_late(self, file: &OpenFile) -> Result<()> {
-        self.caller.data().strip_privileges(file.node(), FileFlags::APPEND_ONLY)?;
-        Ok(self.caller.thread.files().truncate(file.node(), 0)?)
-    }
-
-    /// Completes an open whose description is in the tables, if leases on the file may exist:
-    /// breaks them, waits for their holders, and truncates the file if that is still to be done.
-    pub fn complete(self, file: &OpenFile) -> Result<()> {
-        if file.is_path() {
-            return Ok(());
-        }
-        self.break_leases(file.node(), file.flags())?;
-        if file.truncates_late() { self.truncate_late(file) } else { Ok(()) }
-    }
-
-    /// Breaks leases on a file, as an open with these flags does, and waits for it: for VFS layers
-    /// in whose threads nothing but the call waits. EWOULDBLOCK with O_NONBLOCK; EINTR.
-    pub fn break_leases(self, node: Node, flags: i32) -> Result<()> {
-        let flags = flags & (libc::O_ACCMODE | libc::O_NONBLOCK);
-        let flags = OFlags::from_bits_retain(flags as u32) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let name = LeaseFileName::new(node.number);
-        match rustix::fs::openat(directory(self.caller.thread.fs())?, name.text(), flags, Mode::empty()) {
-            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(error) => Err(errno(error)),
-        }
     }
 }

@@ -9,21 +9,21 @@
 //! It records the address of each instruction; later victims run to a breakpoint shortly before
 //! their death and step the rest.
 
-#[path = "../common/mod.rs"]
+#[path = "../../../posix/tests/common/mod.rs"]
 mod common;
 mod operations;
 
 use common::{ROOT, Scratch, Session};
 use engine::{Fs, Thread};
 use operations::{KEY, OPERATIONS, Operation, Scene, install};
-use posix::process::{Fork, Process, Processes, Usage};
-use posix::watch::Watches;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use tables::process::{Fork, Process, Processes, Usage};
+use tables::watch::Watches;
 
 /// Counted references to all files of an image, and marks.
 fn references(fs: &Fs) -> u64 {

@@ -2,10 +2,11 @@
 
 use engine::format::FileKind;
 use engine::{Node, Thread};
-use posix::process::{FileMapping, Fork, LockKind, LockRange, Process};
-use posix::watch::group_flag::REPORT_FID;
-use posix::watch::{MarkFlags, NewMark, NewWatch, Watches, event};
-use posix::{MarkGroupFlags, OpenFile};
+use posix::OpenFile;
+use tables::MarkGroupFlags;
+use tables::process::{FileMapping, Fork, LockKind, LockRange, Process};
+use tables::watch::group_flag::REPORT_FID;
+use tables::watch::{MarkFlags, NewMark, NewWatch, Watches, event};
 
 /// The environment of an operation: existing files, and a dead process that is not reaped yet.
 #[derive(Clone, Copy)]

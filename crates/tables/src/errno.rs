@@ -1,8 +1,8 @@
-//! Errors of this layer: an errno, as programs see it.
+//! Errors of this crate and of those above: an errno, as programs see it.
 
 use core::fmt;
 
-/// Result of this layer.
+/// Result with an errno.
 pub type Result<T> = core::result::Result<T, Errno>;
 
 /// A Linux errno.
@@ -72,7 +72,7 @@ impl From<engine::Error> for Errno {
 
 impl Errno {
     /// As the error of a callback from the engine.
-    pub(crate) fn refusal(self) -> engine::Error {
+    pub fn refusal(self) -> engine::Error {
         engine::Error::Refused(self.0)
     }
 }

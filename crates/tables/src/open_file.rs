@@ -9,8 +9,8 @@ use engine::{DirectoryHint, Node};
 /// An open file description: the state that descriptors from one `open` share.
 ///
 /// Plain data with atomics, so that it can lie in memory that processes share. It owns one
-/// reference to its node, which [`Opens::close`](crate::Caller::close) releases. Dropping it does
-/// not, because the sharers decide when the last one ends.
+/// reference to its node, which `Opens::close` of crate `posix` releases. Dropping it does not,
+/// because the sharers decide when the last one ends.
 ///
 /// Calls on a file lock no field: a process that dies within a call leaves nothing locked. Reads
 /// and writes move the position by one compare-and-swap.
@@ -78,7 +78,7 @@ const WATCHER: u32 = u32::MAX;
 /// In the flags: see [`OpenFile::silence`]. The kernel's FMODE_NONOTIFY, which no open sets.
 const SILENT: u32 = 0x0400_0000;
 /// In the flags: the open created the file.
-pub(crate) const CREATED: i32 = 0x0800_0000;
+pub const CREATED: i32 = 0x0800_0000;
 /// Bits of the flags that programs do not see.
 pub const INTERNAL_FLAGS: i32 = SILENT as i32 | CREATED;
 
@@ -156,13 +156,14 @@ impl OpenFile {
     }
 
     /// Whether the file of a description that an open has just returned is still to be truncated,
-    /// once leases that others hold on it are broken ([`Opens::truncate_late`](crate::Opens)).
+    /// once leases that others hold on it are broken (`Opens::truncate_late` of crate `posix`).
     #[inline]
     pub fn truncates_late(&self) -> bool {
         self.lease().is_some_and(|lease| lease.load(Relaxed) != 0)
     }
 
-    pub(crate) fn set_truncates_late(&self) {
+    /// Has the file truncated late: see [`OpenFile::truncates_late`].
+    pub fn set_truncates_late(&self) {
         if let Some(lease) = self.lease() {
             lease.store(1, Relaxed);
         }
@@ -231,7 +232,8 @@ impl OpenFile {
     }
 
     /// Records where `open` found the name.
-    pub(crate) fn set_found_in(&self, directory: u64) {
+    #[inline]
+    pub fn set_found_in(&self, directory: u64) {
         if self.kind() != FileKind::Directory {
             self.hint_page.store(directory, Relaxed);
         }
@@ -290,33 +292,41 @@ impl OpenFile {
     }
 
     /// Moves the position unless it changed meanwhile.
-    pub(crate) fn advance(&self, from: u64, to: u64) -> bool {
+    #[inline]
+    pub fn advance(&self, from: u64, to: u64) -> bool {
         self.position.compare_exchange(from, to, Release, Relaxed).is_ok()
     }
 
     /// Reserves `length` bytes at the position; returns their offset.
-    pub(crate) fn reserve(&self, length: u64) -> u64 {
+    #[inline]
+    pub fn reserve(&self, length: u64) -> u64 {
         self.position.fetch_add(length, Release)
     }
 
     /// Lets the listing of a directory end before this cookie; zero: that is unknown.
-    pub(crate) fn set_listing_end(&self, cookie: u64) {
+    #[inline]
+    pub fn set_listing_end(&self, cookie: u64) {
         self.end_or_lease.store(cookie as u32, Relaxed);
     }
 
     /// The cookie before which the listing of a directory ends, if it is known. `next` is that of
     /// the next new name. After more than 2^31 new names, the result exceeds the true cookie.
-    pub(crate) fn listing_end(&self, next: u64) -> Option<u64> {
+    #[inline]
+    pub fn listing_end(&self, next: u64) -> Option<u64> {
         let low = self.end_or_lease.load(Relaxed);
         let since = (next as u32).wrapping_sub(low) as i32;
         (low != 0).then(|| next.saturating_add_signed(-i64::from(since)))
     }
 
-    pub(crate) fn hint(&self) -> DirectoryHint {
+    /// For a directory: where the scan stopped.
+    #[inline]
+    pub fn hint(&self) -> DirectoryHint {
         DirectoryHint { page: self.hint_page.load(Relaxed), log_version: self.hint_version.load(Relaxed) }
     }
 
-    pub(crate) fn set_hint(&self, hint: DirectoryHint) {
+    /// Sets the hint.
+    #[inline]
+    pub fn set_hint(&self, hint: DirectoryHint) {
         self.hint_page.store(hint.page, Relaxed);
         self.hint_version.store(hint.log_version, Relaxed);
     }

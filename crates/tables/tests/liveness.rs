@@ -1,6 +1,7 @@
 //! Processes and threads that come and go: none that lives is taken for dead, and no lock of a
 //! living one is released. Real processes, threads and kernel locks.
 
+#[path = "../../posix/tests/common/mod.rs"]
 mod common;
 
 use common::Scratch;

@@ -1,14 +1,14 @@
 //! Benchmark of the process layer, in nanoseconds:
-//! `cargo bench -p directfs-posix --bench descriptors`. One compare-and-swap, timed in the
+//! `cargo bench -p directfs-tables --bench descriptors`. One compare-and-swap, timed in the
 //! same run, is the lower bound; compare ratios.
 
 use engine::format::FileKind;
 use image::{Image, MakeOptions, OpenImage, make};
 use posix::OpenFile;
-use posix::process::{Fork, LockKind, LockRange, Processes};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
+use tables::process::{Fork, LockKind, LockRange, Processes};
 
 /// Calls per timed batch, and number of batches.
 const CALLS: u32 = 1000;

@@ -3,7 +3,7 @@
 //! A *group* belongs to one descriptor. It has watches, each on an inode number, and a queue of
 //! events. fanotify's watches are called *marks*. All of it is in the DRAM region, so that a change
 //! in one process reaches the queues of all others. The engine reports the end of an inode
-//! ([`engine::Platform::inode_ended`]), this crate all other changes (`changes`).
+//! ([`engine::Platform::inode_ended`]), crate `posix` all other changes ([`Reports`]).
 //!
 //! Invariants
 //! - While no watch exists, [`engine::Fs::is_watched`] is false, and a change pays for that load
@@ -29,7 +29,7 @@ mod table;
 mod tests;
 mod wake;
 
-pub(crate) use changes::notify_close;
+pub use changes::Reports;
 pub(crate) use layout::WATCHES_AT;
 pub use marks::{FileId, METADATA_BYTES, MarkEvent, MarkFlags, NewMark, group_flag};
 pub use queue::{EVENT_BYTES, Taken, WatchEvent};

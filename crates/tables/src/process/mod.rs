@@ -33,11 +33,10 @@ mod shared_tables;
 mod table_transaction;
 mod usage;
 
-pub(crate) use leases::leases_of;
-pub use leases::{LeaseFileName, break_leases};
+pub use leases::{LeaseFileName, break_leases, leases_of, try_break_leases};
 pub use observe::{ObservedDescriptor, ObservedLock, ObservedProcess, ObservedWait};
 pub use programs::Program;
-pub(crate) use shared_tables::prefetch_record;
+pub use shared_tables::prefetch_record;
 pub use usage::Usage;
 
 use crate::errno::Result;

@@ -3,7 +3,7 @@
 use super::{ONE_HOLD, TableTransaction, TransactionStep};
 use crate::errno::{Errno, Result};
 use crate::process::{leases, locks};
-use crate::watch::Watches;
+use crate::watch::{Reports, Watches};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::Memory;
 
@@ -36,7 +36,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         match file.watch_key() {
             // An error means that the region is damaged.
             Some(key) => drop(Watches::remove_watch_group(self.thread, key)),
-            None => crate::watch::notify_close(self.thread, file),
+            None => Reports { thread: self.thread }.notify_closed(file),
         }
     }
 }

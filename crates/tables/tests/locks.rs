@@ -1,13 +1,14 @@
 //! Locks compared with the kernel's: the same random calls by two processes on this file system and
 //! on a kernel file, with the same answers.
 
+#[path = "../../posix/tests/common/mod.rs"]
 mod common;
 
 use common::{ROOT, Scratch, Session};
-use posix::process::{Fork, LockKind, LockRange, Locked, Process, Processes};
 use posix::{Errno, Result};
 use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
+use tables::process::{Fork, LockKind, LockRange, Locked, Process, Processes};
 
 /// A call, as it is sent to the other process: operation, descriptor, kind, start, length.
 type Call = [i64; 5];

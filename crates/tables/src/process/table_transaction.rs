@@ -24,7 +24,7 @@
 //! - Everything that a transaction frees is first claimed with its own ticket. So a second free
 //!   does nothing, because a later claim has another ticket.
 //!
-//! Decision: docs/decisions/posix.md, "Process tables change by intents".
+//! Decision: docs/decisions/tables.md, "Process tables change by intents".
 
 mod begin;
 mod description_end;

@@ -1,11 +1,12 @@
 //! State that processes share, tested by real processes that fork, close, lock and die.
 
+#[path = "../../posix/tests/common/mod.rs"]
 mod common;
 
 use common::{ROOT, Scratch, Session, assert_errno};
 use engine::{MapMode, Node, Thread};
-use posix::process::{FdToken, FileMapping, Fork, LockKind, LockRange, Locked, Process, Processes, Usage};
 use posix::{Errno, OpenFile};
+use tables::process::{FdToken, FileMapping, Fork, LockKind, LockRange, Locked, Process, Processes, Usage};
 
 const NOTHING: Usage = Usage {
     processes: 0,
@@ -430,7 +431,7 @@ fn a_token_brings_a_file_to_another_process() {
 fn a_full_table_of_tokens_is_an_error() {
     in_fresh_process(|thread, process, session| {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
-        for _ in 0..posix::process::FD_TOKENS_MAX {
+        for _ in 0..tables::process::FD_TOKENS_MAX {
             process.export(thread, 3).unwrap();
         }
         assert_errno(process.export(thread, 3), Errno::ETOOMANYREFS);
