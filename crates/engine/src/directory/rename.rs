@@ -576,7 +576,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let pm = &self.thread.fs.pm;
         let &RenameChange { source, victim, others, arrival, old_name, time } = change;
         let mut record = JournalRecord {
-            moves: [self.step(arrival, source, new, old), Move::default()],
+            moves: [self.move_of(arrival, source, new, old), Move::default()],
             invalidated: [source.dentry_offset, victim.map_or(0, |victim| victim.dentry_offset)],
             timestamp_ns: time.recorded(),
             sequence: 0,
@@ -584,7 +584,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let mut flushed = self.thread.write_dentry_alone(arrival, source.named(), new.name, time)?.flushed();
         match (old_name, victim) {
             (OldName::Exchanged(name), Some(victim)) => {
-                record.moves[1] = self.step(name, victim, old, new);
+                record.moves[1] = self.move_of(name, victim, old, new);
                 flushed = flushed.and(self.thread.write_dentry_alone(name, victim.named(), old.name, time)?.flushed());
                 flushed = flushed.and(self.stamp_renamed(victim, time.shown_ns)?);
             }
@@ -632,7 +632,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     }
 
     /// The journal's words for a name that appears.
-    fn step(
+    fn move_of(
         self,
         name: &PreparedName<'f>,
         what: &SideTarget<'f>,
