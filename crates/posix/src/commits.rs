@@ -605,7 +605,7 @@ impl Commits {
                 shared.failed.store(number, Release);
             }
         }
-        self.end_turn();
+        self.wake_waiters();
         committed.map(drop)
     }
 
