@@ -79,9 +79,9 @@ impl Extension {
     };
 }
 
-/// The handler of a call whose extension is absent. The error is that of a kernel which was built
-/// without the call: a ring or a group of watches would reach files of the image where the library
-/// does not see it, or silently watch the directory of the host below the mount.
+/// The handler of a call whose extension is absent. The error is that of a kernel without the call.
+/// Left to the kernel, a ring would act on placeholders of files of the image, and a watch on a
+/// path of the mount would watch what the host has there.
 pub fn refused(_: &mut Call<'_>) -> Result<Verdict> {
     Err(Errno(libc::ENOSYS))
 }
