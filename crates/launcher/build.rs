@@ -5,8 +5,8 @@
 //! manifest is written here, because the sources of `hook` lie elsewhere in a checkout than among
 //! packages from a registry. Cargo builds it into its own directory, with the same toolchain. The
 //! outer build's flags, wrappers and target directory are not passed on, so that every build
-//! produces the same library. So builds with different profiles may share its directory, which
-//! `SHARED_LIBRARY_BUILD` names.
+//! produces the same library, with the extensions of this build's `hook`. So builds with different
+//! profiles may share its directory, which `SHARED_LIBRARY_BUILD` names.
 
 use std::env;
 use std::fs::File;
@@ -22,13 +22,16 @@ fn main() {
     let home = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     println!("cargo:rerun-if-changed={}", home.join("preload").display());
-    let sources = CRATES.map(sources_of);
+    let sources = CRATES.map(|name| PathBuf::from(said_by(name, "sources")));
     for (sources, watched) in sources.iter().flat_map(|sources| [(sources, "src"), (sources, "Cargo.toml")]) {
         println!("cargo:rerun-if-changed={}", sources.join(watched).display());
     }
+    let has_extensions = said_by("hook", "extensions") == "true";
     let place = env::var_os("SHARED_LIBRARY_BUILD").map_or_else(|| out.clone(), PathBuf::from);
+    // Cargo takes a library that it built with other features for its own.
+    let place = if has_extensions { place } else { place.join("core") };
     let _turn = lock(&place);
-    let package = Package::write(&home, place.join("preload"), &sources);
+    let package = Package::write(&home, place.join("preload"), &sources, has_extensions);
     let (library_target, loader_target) = (place.join("preload-target"), place.join("loader-target"));
     let (library, loader) = std::thread::scope(|scope| {
         let loader = scope.spawn(|| package.build(&loader_target, LOADER_ARGUMENTS));
@@ -55,9 +58,10 @@ fn lock(place: &Path) -> File {
     turn.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn sources_of(name: &str) -> PathBuf {
-    let variable = format!("DEP_DIRECTFS_{}_SOURCES", name.to_uppercase());
-    PathBuf::from(env::var_os(&variable).unwrap_or_else(|| panic!("{variable} is not set")))
+/// What the build script of a crate says about it.
+fn said_by(name: &str, what: &str) -> String {
+    let variable = format!("DEP_DIRECTFS_{}_{}", name.to_uppercase(), what.to_uppercase());
+    env::var(&variable).unwrap_or_else(|error| panic!("{variable}: {error}"))
 }
 
 /// Arguments for both.
@@ -101,14 +105,16 @@ fn mapped_bytes(library: &[u8]) -> u64 {
     loaded.map(|at| field(at + 0x10, 8) + field(at + 0x28, 8)).max().expect("the library has segments")
 }
 
-/// The package of the library: its directory, and whether its lock file names every version.
+/// The package of the library: its directory, whether its lock file names every version, and
+/// whether the library has extensions.
 struct Package {
     directory: PathBuf,
     is_locked: bool,
+    has_extensions: bool,
 }
 
 impl Package {
-    fn write(home: &Path, directory: PathBuf, sources: &[PathBuf; CRATES.len()]) -> Package {
+    fn write(home: &Path, directory: PathBuf, sources: &[PathBuf; CRATES.len()], has_extensions: bool) -> Package {
         // Cargo adds this file to what it packages.
         let is_packaged = home.join("Cargo.toml.orig").exists();
         let quoted = |path: &Path| format!("{:?}", path.to_str().expect("paths of sources are UTF-8"));
@@ -132,7 +138,7 @@ impl Package {
             let lock = std::fs::read(home.join("preload/Cargo.lock")).expect("the lock file is in the checkout");
             write_if_changed(&directory.join("Cargo.lock"), &lock);
         }
-        Package { directory, is_locked: !is_packaged }
+        Package { directory, is_locked: !is_packaged, has_extensions }
     }
 
     fn build(&self, target: &Path, loader: &[&str]) -> Vec<u8> {
@@ -144,6 +150,9 @@ impl Package {
         cargo.args(["rustc", "--release", versions, "--quiet", "--target-dir"]).arg(target);
         if !loader.is_empty() {
             cargo.args(["--features", "loader"]);
+        }
+        if self.has_extensions {
+            cargo.args(["--features", "extensions"]);
         }
         cargo.args(["--", "-C", "link-arg=-nostdlib", "-C", "link-arg=-nostartfiles"]);
         cargo.args(LIBRARY_ARGUMENTS).arg("-C").arg(format!("link-arg=-Wl,-T,{home}/preload/order.ld"));

@@ -1,7 +1,34 @@
 //! Arguments of `bench` and `demo`.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure calls, workloads and programs on DirectFS, tmpfs, the disk and any directory.
+    Bench(Bench),
+    /// Copy, compare, search and remove a real tree under `run`, beside tmpfs and a mount; then
+    /// kill a copy and recover it.
+    Demo(Demo),
+    /// Run workloads in a directory and report their times: the program that a benchmark measures.
+    #[command(hide = true)]
+    BenchWorker(BenchWorker),
+    /// Perform the steps of a demonstration in a directory: the program that it measures and kills.
+    #[command(hide = true)]
+    DemoWorker(DemoWorker),
+}
+
+impl Command {
+    /// Whether the result, and so an error, is to be JSON.
+    pub fn is_json(&self) -> bool {
+        match self {
+            Command::Bench(arguments) => arguments.json,
+            Command::Demo(arguments) => arguments.json,
+            Command::BenchWorker(_) | Command::DemoWorker(_) => false,
+        }
+    }
+}
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]

@@ -66,21 +66,7 @@ fn run_command() -> ExitCode {
     if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::RunInside(_) | Command::RunStatic(_)) {
         file_size_limit::report_as_error();
     }
-    // Commands that run long or serve a mount must not die without cleanup when their output is
-    // closed.
-    if !matches!(
-        command,
-        Command::Run(_)
-            | Command::Profile(_)
-            | Command::Mount(_)
-            | Command::Replicate(_)
-            | Command::Export(_)
-            | Command::Import(_)
-            | Command::Bench(_)
-            | Command::BenchWorker(_)
-            | Command::Demo(_)
-            | Command::DemoWorker(_)
-    ) {
+    if !command.cleans_up() {
         terminal::end_with_reader();
     }
     let json = command.is_json();
@@ -150,15 +136,13 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Pull(arguments) => commands::stores::pull(arguments),
         Command::Store(arguments) => commands::stores::store(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),
-        Command::Bench(arguments) => bench::bench(arguments),
-        Command::BenchWorker(arguments) => bench::bench_worker(arguments),
-        Command::Demo(arguments) => bench::demo(arguments),
+        #[cfg(feature = "bench")]
+        Command::Measure(command) => bench::run(command),
         Command::Completions(arguments) => {
             commands::completions::run(arguments);
             Ok(())
         }
         Command::Man(arguments) => commands::manual::run(arguments),
-        Command::DemoWorker(arguments) => bench::demo_worker(arguments),
         Command::Run(_) | Command::Profile(_) | Command::RunInside(_) | Command::RunStatic(_) => {
             unreachable!("these were run before")
         }

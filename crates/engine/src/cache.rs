@@ -19,6 +19,7 @@
 
 use crate::backoff::Backoff;
 use crate::components::Cachelets;
+use crate::death::may_die_here;
 use crate::dram::{
     Cachelet, DIRECTORY_LINKS, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
     PLAIN, References, RetiredKind,
@@ -29,7 +30,6 @@ use crate::fs::{Fs, Node, Thread};
 use crate::property::load_property;
 use crate::slot_owner::SlotOwner;
 use crate::statistics::Event;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 use pmem::{Flushed, LINE_BYTES, Memory};
@@ -168,10 +168,10 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
         let links = if is_directory { property.links.min(DIRECTORY_LINKS) } else { property.links };
         let references = References { references: 0, links, flags: FLAG_READABLE | FLAG_EVICTED };
         cachelet.references.store(references.word(), Relaxed);
-        step();
+        may_die_here();
         cachelet.number.store(number, Release);
-        step();
-        // No step in between: if the thread dies exactly here, the cachelet is lost until detach.
+        may_die_here();
+        // Not a point of death: a thread that dies exactly here loses the cachelet until detach.
         // With the record, a reaper would free what others may have used and freed meanwhile.
         self.owner.slot.in_flight.cachelet.store(0, Release);
         let published = match self.owner.fs.untouched {
@@ -182,16 +182,16 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
             false => self.owner.fs.pm.exchange_volatile(&inode.nv_pointer, before, self.owner.fs.nv_pointer(index)),
         };
         if published {
-            step();
+            may_die_here();
             self.owner.fs.is_ready_when_published(cachelet);
             self.owner.count_event(Event::FileLoaded);
             return Ok(Some(index));
         }
         self.owner.slot.in_flight.cachelet.store(index, Release);
-        step();
+        may_die_here();
         // It has had a number, so pinned threads may be looking at it.
         self.owner.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
-        step();
+        may_die_here();
         self.owner.slot.in_flight.cachelet.store(0, Release);
         Ok(None)
     }
@@ -312,8 +312,8 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
         if word & References::flag(FLAG_DELETED) != 0 {
             return self.release_last(node, cachelet, count, unrecord);
         }
-        // A file with names just has one user less. No step in between: if the thread dies exactly
-        // here, the reference is lost until detach.
+        // A file with names just has one user less. Not a point of death: a thread that
+        // dies exactly here loses the reference until detach.
         unrecord();
         debug_assert!(word as u32 >= count, "more references released than taken");
         let lessened = word.wrapping_sub(count as u64);
@@ -331,13 +331,13 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
         // Has a reaper check whether this was the last one.
         let intended = self.owner.slot.intent.victim.load(Relaxed);
         self.owner.slot.intent.victim.store(node.cachelet, Relaxed);
-        step();
+        may_die_here();
         let pin = self.owner.pin();
-        // No step in between: if the thread dies exactly here, the reference is lost until detach.
+        // Not a point of death: a thread that dies exactly here loses the reference until detach.
         unrecord();
         let before = References::from_word(cachelet.references.fetch_sub(count as u64, AcqRel));
         debug_assert!(before.references >= count, "more references released than taken");
-        step();
+        may_die_here();
         let last = before.references == count && before.flags & FLAG_DELETED != 0;
         if last {
             self.retire_if_unused(node.cachelet, cachelet);
@@ -352,7 +352,7 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
     /// See [`Thread::hold_recorded`].
     pub(crate) fn hold_recorded(self, node: Node) -> Result<()> {
         let cachelet = self.owner.cachelet(node)?;
-        // As in `release_from`: no step in between.
+        // As in `release_from`: not a point of death.
         self.owner.unrecord_reference(node);
         let flag = References::flag(FLAG_HELD);
         let held = |word: u64| Some(word.wrapping_sub(References::ONE_REFERENCE) | flag);
@@ -379,10 +379,10 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
         // Like `release_from`: has a reaper to check whether this was the last use.
         let intended = self.owner.slot.intent.victim.load(Relaxed);
         self.owner.slot.intent.victim.store(node.cachelet, Relaxed);
-        step();
+        may_die_here();
         let pin = self.owner.pin();
         let before = References::from_word(cachelet.references.fetch_and(!flag, AcqRel));
-        step();
+        may_die_here();
         let last = before.references == 0 && before.flags & FLAG_DELETED != 0;
         if last {
             self.retire_if_unused(node.cachelet, cachelet);
@@ -424,11 +424,11 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
         // reclaims.
         let intended = self.owner.slot.intent.victim.load(Relaxed);
         self.owner.slot.intent.victim.store(index, Relaxed);
-        step();
+        may_die_here();
         let references = References::reclaimed_by(self.owner.ticket());
         let dead = References { references, flags: state.flags | FLAG_DEAD, ..state }.word();
         if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
-            step();
+            may_die_here();
             self.owner.recycler().retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
         }
         self.owner.slot.intent.victim.store(intended, Release);
@@ -459,7 +459,7 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
         let version = cachelet.version.load(Relaxed);
         cachelet.version.store(version.wrapping_add(1), Relaxed);
         fence(Release);
-        step();
+        may_die_here();
         cachelet.mode.store(property.mode, Relaxed);
         cachelet.flags.store(property.flags, Relaxed);
         cachelet.uid.store(property.uid, Relaxed);
@@ -490,7 +490,7 @@ impl<'f, M: Memory> Cachelets<'_, 'f, M> {
             // Checked again: a cachelet that was evicted meanwhile has nothing to write, and
             // another one stands for the inode.
             if cachelet.dirty.fetch_and(!DIRTY, AcqRel) & DIRTY != 0 {
-                step();
+                may_die_here();
                 let property = self.property_now(cachelet);
                 flushed = self.commit_attributes(cachelet, &property)?;
             }
@@ -606,7 +606,7 @@ impl<M: Memory> SlotOwner<'_, M> {
 
     pub(crate) fn clear_in_flight_except_cachelet(&self) {
         let in_flight = &self.slot.in_flight;
-        step();
+        may_die_here();
         in_flight.number.store(0, Release);
         for index in 0..2 {
             in_flight.dentries[index].store(0, Release);

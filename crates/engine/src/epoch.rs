@@ -8,11 +8,11 @@
 //!   once the global epoch is `e + 3` ([`GRACE_PERIOD_EPOCHS`]). Stamping with the thread's own pin
 //!   and waiting one epoch longer saves each removal a full fence and a load of the shared counter.
 
+use crate::death::dead;
 use crate::dram::Owner;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::slot_owner::SlotOwner;
-use crate::step::dead;
 use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{compiler_fence, fence};

@@ -1,12 +1,12 @@
 //! A process's view of a file system ([`Fs`]) and a thread in it ([`Thread`]).
 
 use crate::ablation_options::Ablation;
+use crate::death::{dead, may_die_here};
 use crate::dram::{Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Error, Result};
 use crate::liveness::Liveness;
 use crate::regions::Regions;
 use crate::slot_owner::SlotOwner;
-use crate::step::{dead, step};
 use core::ops::Deref;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Direct, Memory};
@@ -204,7 +204,7 @@ impl<M: Memory> Fs<M> {
         if claimed {
             self.dram.slot_map().set(index as u64);
         }
-        step();
+        may_die_here();
         Ok(claimed)
     }
 

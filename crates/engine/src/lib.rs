@@ -25,6 +25,7 @@ mod attributes;
 mod backoff;
 mod cache;
 mod components;
+mod death;
 mod directory;
 pub mod dram;
 mod epoch;
@@ -55,7 +56,6 @@ mod size;
 mod slot_owner;
 mod spill;
 pub mod statistics;
-mod step;
 mod sync;
 #[cfg(test)]
 mod testing;

@@ -14,12 +14,12 @@
 //!
 //! Decision: docs/decisions/recovery.md, "Allocators go around locks that a stopped thread holds".
 
+use crate::death::{dead, may_die_here};
 use crate::dram::{Bucket, Cachelet, DramHeader, Group, Owner, SlabState};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
 use crate::platform::Platform;
 use crate::slot_owner::SlotOwner;
-use crate::step::{dead, step};
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::Memory;
@@ -124,9 +124,9 @@ impl Drop for LockGuard<'_> {
         if dead() {
             return;
         }
-        step();
+        may_die_here();
         self.word.store(0, Release);
-        step();
+        may_die_here();
         self.record.store(0, Release);
         if self.waiters.load(Relaxed) & (WAITING | STALLED) != 0 {
             self.waiters.fetch_and(!(WAITING | STALLED), Relaxed);
@@ -209,12 +209,12 @@ impl<'f, M: Memory> SlotOwner<'f, M> {
         }
         let record = self.free_record()?;
         record.store(self.fs.dram.region().offset_of(word), Relaxed);
-        step();
+        may_die_here();
         if word.compare_exchange(0, self.ticket(), AcqRel, Relaxed).is_err() {
             record.store(0, Release);
             return None;
         }
-        step();
+        may_die_here();
         Some(LockGuard { word, waiters, record, platform: self.fs.platform })
     }
 
@@ -315,7 +315,7 @@ impl<'f, M: Memory> SlotOwner<'f, M> {
         {
             self.fs.platform.wake(word);
         }
-        step();
+        may_die_here();
         record.store(0, Release);
     }
 }

@@ -33,13 +33,13 @@ pub(crate) use repair::NameToRepair;
 
 use crate::backoff::Backoff;
 use crate::components::NameIndex;
+use crate::death::may_die_here;
 use crate::dram::{BUCKETS_MIN, Bucket, BucketEntry, Cachelet, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References};
 use crate::error::{Corruption, Error, Result};
 #[cfg(test)]
 use crate::format::Valid;
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
 use crate::fs::Fs;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 use hold::HELD;
@@ -457,9 +457,9 @@ impl Bucket {
         let version = self.version.load(Relaxed);
         self.version.store(version.wrapping_add(1), Relaxed);
         fence(Release);
-        step();
+        may_die_here();
         let result = stores();
-        step();
+        may_die_here();
         self.version.store(version.wrapping_add(2), Release);
         result
     }

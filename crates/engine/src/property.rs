@@ -5,11 +5,11 @@
 //! entry needs no fence of its own before its seal: recovery takes the newer one that verifies.
 
 use crate::components::Cachelets;
+use crate::death::may_die_here;
 use crate::dram::Cachelet;
 use crate::error::Result;
 use crate::format::{FileKind, Inode, Property};
 use crate::regions::Regions;
-use crate::step::step;
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 use pmem::{Durable, Flushed, LINE_BYTES, Memory};
@@ -107,7 +107,7 @@ impl<M: Memory> Cachelets<'_, '_, M> {
             property.changed_ns = self.changed_in_entry(cachelet, property.changed_ns)?;
         }
         let sequence = cachelet.sequence.load(Relaxed).wrapping_add(1);
-        step();
+        may_die_here();
         cachelet.sequence.store(sequence, Relaxed);
         let number = cachelet.number.load(Relaxed);
         Ok(write_entry(self.owner.fs, inode, &property, sequence, number, cachelet.generation.load(Relaxed)))

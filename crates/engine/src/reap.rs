@@ -26,10 +26,10 @@ mod renames;
 
 use crate::backoff::SPINS;
 use crate::components::Reaper;
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, GROUP_BLOCKS, Group, IntentKind, SlabState};
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::step::step;
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -131,7 +131,7 @@ impl<M: Memory> Fs<M> {
             // attach recounts.
             thread.recycler().mark_unclean();
         }
-        step();
+        may_die_here();
         if self.untouched {
             thread.release_all();
         } else if thread.reaper().recover_slot().is_err() {
@@ -165,9 +165,9 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         let blocks = self.recover_blocks();
         // The steps from here on record victims of their own: another reaper must not take them for
         // the operation's.
-        step();
+        may_die_here();
         self.thread.slot.intent.kind.store(IntentKind::None as u32, Release);
-        step();
+        may_die_here();
         let references = self.recover_references();
         changes.and(intent).and(in_flight).and(files).and(lines).and(batch).and(victim).and(blocks).and(references)
     }
@@ -180,7 +180,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         self.thread.slot.in_flight.lines[1].store(0, Relaxed);
         self.thread.slot.in_flight_page.link.store(0, Relaxed);
         self.thread.slot.pins.store(0, Relaxed);
-        step();
+        may_die_here();
         self.thread.slot.pinned.store(0, Release);
         self.thread.slot.recovering.store(0, Release);
     }

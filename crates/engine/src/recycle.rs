@@ -35,12 +35,12 @@ mod logs;
 
 use crate::alloc::{BlockRun, line_mask};
 use crate::components::Recycler;
+use crate::death::may_die_here;
 use crate::dram::{RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
 use crate::epoch::GRACE_PERIOD_EPOCHS;
 use crate::error::{Error, Result};
 use crate::fs::Thread;
 use crate::redo::WordChange;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory};
@@ -139,7 +139,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         record.b.store(b, Relaxed);
         let blocks = self.owner.slot.retired_blocks.load(Relaxed).saturating_add(self.weight(kind, b));
         self.owner.slot.retired_blocks.store(blocks, Relaxed);
-        step();
+        may_die_here();
         self.owner.slot.retired_end.store(end + 1, Release);
         if kind == RetiredKind::Inode && self.owner.fs.is_watched() {
             self.report_end(a, b);
@@ -401,9 +401,9 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         self.owner.slot.recycled.store(0, Relaxed);
         self.owner.slot.recycling_marked.store(0, Relaxed);
         self.owner.slot.recycling_recorded.store(0, Relaxed);
-        step();
+        may_die_here();
         self.owner.slot.recycling.store(count as u64, Release);
-        step();
+        may_die_here();
         self.recycle_items(batch)?;
         self.end_batch(count as u64);
         self.owner.allocator().trim_cachelets()?;
@@ -671,7 +671,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
             .slot
             .recycling_marked
             .store(self.owner.slot.recycling_marked.load(Relaxed) | 1 << item.index, Release);
-        step();
+        may_die_here();
         for root in [item.xattrs, item.root].into_iter().filter(|root| *root != 0) {
             crate::file::free_body(self.owner, root)?;
         }

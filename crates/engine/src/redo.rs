@@ -6,11 +6,11 @@
 //!   the record is cleared.
 //! - Storing them again changes nothing.
 
+use crate::death::may_die_here;
 use crate::dram::REDO_MAX;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::slot_owner::SlotOwner;
-use crate::step::step;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
@@ -45,19 +45,19 @@ impl<M: Memory> SlotOwner<'_, M> {
             record.value.store(value, Relaxed);
             count += 1;
         }
-        step();
+        may_die_here();
         self.slot.redo_count.store(count as u32, Release);
-        step();
+        may_die_here();
         for change in &changes {
             match *change {
                 WordChange::Nothing => {}
                 WordChange::Wide(word, value) => word.store(value, Release),
                 WordChange::Narrow(word, value) => word.store(value, Release),
             }
-            step();
+            may_die_here();
         }
         self.slot.redo_count.store(0, Release);
-        step();
+        may_die_here();
     }
 
     /// As the reaper of this slot: completes the change that its owner began.
@@ -71,7 +71,7 @@ impl<M: Memory> SlotOwner<'_, M> {
             } else {
                 region.get(Pm::<AtomicU32>::new(target & !NARROW))?.store(value as u32, Release);
             }
-            step();
+            may_die_here();
         }
         self.slot.redo_count.store(0, Release);
         Ok(())

@@ -225,16 +225,16 @@ pub(crate) struct Mortal;
 impl pmem::Memory for Mortal {
     const WATCHED: bool = true;
     fn stored(&self, _: u64, _: &[u8]) {
-        mortality::step();
+        mortality::may_die_here();
     }
     fn streamed(&self, _: u64, _: &[u8]) {
-        mortality::step();
+        mortality::may_die_here();
     }
     fn flushed(&self, _: u64, _: u64) {
-        mortality::step();
+        mortality::may_die_here();
     }
     fn fenced(&self) {
-        mortality::step();
+        mortality::may_die_here();
     }
     fn read(&self, _: u64, _: u64) {}
 }

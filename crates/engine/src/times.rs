@@ -30,11 +30,11 @@
 
 use crate::attributes::Changes;
 use crate::components::Cachelets;
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, DIRTY};
 use crate::error::Result;
 use crate::format::{FileKind, Inode, Property, rounded_ns};
 use crate::regions::Regions;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::Memory;
 
@@ -143,7 +143,7 @@ impl<M: Memory> Cachelets<'_, '_, M> {
         }
         directory.modified_ns.fetch_max(time.shown_ns, Relaxed);
         directory.changed_ns.fetch_max(time.shown_ns, Release);
-        step();
+        may_die_here();
         self.mark_dirty(directory);
     }
 

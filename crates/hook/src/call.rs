@@ -103,6 +103,75 @@ impl Details {
     };
 }
 
+/// A system call.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Name in libc: `SYS_` and the kernel's.
+    pub name: &'static str,
+    /// Number.
+    pub number: libc::c_long,
+    /// What decides whether a call may concern the image.
+    pub route: Route,
+    /// Serves the call. `None`: the kernel alone.
+    pub handler: Option<Handler>,
+    /// What else the dispatcher must know.
+    pub details: Details,
+    /// Whether an extension serves the call, in place of this entry.
+    pub is_refusal: bool,
+}
+
+impl Entry {
+    /// What the arguments point to, beside paths and structures.
+    pub const fn buffers(mut self, buffers: Buffers) -> Entry {
+        self.details.buffers = buffers;
+        self
+    }
+
+    /// When the call needs the image of a process that has not attached it.
+    pub const fn attaches(mut self, attaches: Attaches) -> Entry {
+        self.details.attaches = attaches;
+        self
+    }
+}
+
+/// `call!(number, route, class, handler)`, or with what happens after the image failed if that does
+/// not follow from the route.
+macro_rules! call {
+    ($number:ident, $route:ident, $class:ident, $handler:path) => {
+        $crate::call::call!($number, $route, $class, $handler, $crate::call::OnFailure::ByRoute)
+    };
+    ($number:ident, $route:ident, $class:ident, $handler:path, $on_failure:expr) => {
+        $crate::call::Entry {
+            name: stringify!($number),
+            number: $number,
+            route: $crate::routes::Route::$route,
+            handler: Some($handler),
+            details: $crate::call::Details {
+                on_failure: $on_failure,
+                class: engine::statistics::CallClass::$class,
+                ..$crate::call::Details::OF_THE_KERNEL
+            },
+            is_refusal: false,
+        }
+    };
+}
+pub(crate) use call;
+
+/// A call of a row that the kernel alone serves.
+macro_rules! kernel {
+    ($number:ident) => {
+        $crate::call::Entry {
+            name: stringify!($number),
+            number: $number,
+            route: $crate::routes::Route::Native,
+            handler: None,
+            details: $crate::call::Details::OF_THE_KERNEL,
+            is_refusal: false,
+        }
+    };
+}
+pub(crate) use kernel;
+
 /// Where the table has the handler of a number: without the gap, so that a start of a program
 /// relocates handlers on few pages. Beyond the table for numbers without calls.
 #[inline(always)]

@@ -9,7 +9,8 @@
 //! - Each call with a path or a descriptor has an entry. So do calls that create, end or await
 //!   processes, because the dispatcher prepares them. Such a call is executed at its site if it
 //!   returns on another stack, or in a child in shared memory.
-//! - Each number has one entry; a second one does not compile.
+//! - Each number has one entry; a second one does not compile. Only calls of extensions have two:
+//!   that of an extension takes the place of the core's, which refuses the call.
 //! - The rows are those of part 1 of docs/posix.md, in the same order. A row without calls
 //!   describes flags or effects of calls in other rows. A call that several rows name is in one of
 //!   them.
@@ -17,12 +18,14 @@
 //! The filter, the dispatcher and [`failed_image`](crate::failed_image) read [`TABLE`], which
 //! the compiler computes. Names and titles are not in the preload library.
 
-use crate::call::{Attaches, Buffers, Details, Handler, Handlers, LAST_NUMBER, OnFailure, PLACES, Table, place};
+use crate::call::{
+    Attaches, Buffers, Details, Entry, Handlers, LAST_NUMBER, OnFailure, PLACES, Table, call, kernel, place,
+};
 use crate::calls::{
     attributes, copy_calls, files, handles, landlock, locks, mapping, names, open, renames, seccomp, sockets,
 };
 use crate::descriptors::{self, fd_passing, polling};
-use crate::extensions;
+use crate::extensions::{self, EXTENSIONS};
 use crate::process::{exec, limits, processes, working_directory};
 use crate::routes::{NUMBERS, Route, Routes, SYS_MISSING_PAGE, route_of};
 use crate::signals;
@@ -59,35 +62,6 @@ mod numbers {
     pub const SYS_file_setattr: c_long = 469;
 }
 
-/// A system call.
-#[derive(Clone, Copy)]
-pub struct Entry {
-    /// Name in libc: `SYS_` and the kernel's.
-    pub name: &'static str,
-    /// Number.
-    pub number: libc::c_long,
-    /// What decides whether a call may concern the image.
-    pub route: Route,
-    /// Serves the call. `None`: the kernel alone.
-    pub handler: Option<Handler>,
-    /// What else the dispatcher must know.
-    pub details: Details,
-}
-
-impl Entry {
-    /// What the arguments point to, beside paths and structures.
-    const fn buffers(mut self, buffers: Buffers) -> Entry {
-        self.details.buffers = buffers;
-        self
-    }
-
-    /// When the call needs the image of a process that has not attached it.
-    const fn attaches(mut self, attaches: Attaches) -> Entry {
-        self.details.attaches = attaches;
-        self
-    }
-}
-
 /// A row of part 1 of docs/posix.md.
 pub struct Row {
     /// First column.
@@ -96,41 +70,12 @@ pub struct Row {
     pub calls: &'static [Entry],
 }
 
-/// `call!(number, route, class, handler)`, or with what happens after the image failed if that does
-/// not follow from the route.
-macro_rules! call {
-    ($number:ident, $route:ident, $class:ident, $handler:path) => {
-        $crate::call_table::call!($number, $route, $class, $handler, $crate::call::OnFailure::ByRoute)
-    };
-    ($number:ident, $route:ident, $class:ident, $handler:path, $on_failure:expr) => {
-        $crate::call_table::Entry {
-            name: stringify!($number),
-            number: $number,
-            route: $crate::routes::Route::$route,
-            handler: Some($handler),
-            details: $crate::call::Details {
-                on_failure: $on_failure,
-                class: engine::statistics::CallClass::$class,
-                ..$crate::call::Details::OF_THE_KERNEL
-            },
-        }
-    };
-}
-pub(crate) use call;
-
-/// A call of a row that the kernel alone serves.
-macro_rules! kernel {
+/// A call of an extension: the core refuses it if that is absent.
+macro_rules! refused {
     ($number:ident) => {
-        $crate::call_table::Entry {
-            name: stringify!($number),
-            number: $number,
-            route: $crate::routes::Route::Native,
-            handler: None,
-            details: $crate::call::Details::OF_THE_KERNEL,
-        }
+        Entry { is_refusal: true, ..call!($number, Always, Other, extensions::refused, Handle).attaches(Never) }
     };
 }
-pub(crate) use kernel;
 
 /// Calls with a row, by rows.
 pub const ROWS: &[Row] = &[
@@ -191,7 +136,17 @@ pub const ROWS: &[Row] = &[
             call!(SYS_open_by_handle_at, Always, Open, open::open_by_handle_at, By(Route::Fd)),
         ],
     },
-    Row { title: "inotify, fanotify", calls: extensions::WATCH_CALLS },
+    Row {
+        title: "inotify, fanotify",
+        calls: &[
+            refused!(SYS_inotify_init),
+            refused!(SYS_inotify_init1),
+            refused!(SYS_inotify_add_watch),
+            refused!(SYS_inotify_rm_watch),
+            refused!(SYS_fanotify_init),
+            refused!(SYS_fanotify_mark),
+        ],
+    },
     // Opening.
     Row {
         title: "O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECTORY, O_NOFOLLOW, O_PATH, O_CLOEXEC, O_NONBLOCK",
@@ -342,7 +297,13 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         title: "io_setup, io_submit, io_uring_setup, io_uring_enter, io_uring_register",
-        calls: extensions::RING_CALLS,
+        calls: &[
+            refused!(SYS_io_setup),
+            refused!(SYS_io_submit),
+            refused!(SYS_io_uring_setup),
+            refused!(SYS_io_uring_enter),
+            refused!(SYS_io_uring_register),
+        ],
     },
     // Attributes.
     Row {
@@ -558,6 +519,11 @@ const fn columns() -> Columns {
     };
     let mut taken = [false; NUMBERS];
     let mut index = 0;
+    while index < EXTENSIONS.len() {
+        add(&mut table, &mut taken, EXTENSIONS[index].calls);
+        index += 1;
+    }
+    index = 0;
     while index < ROWS.len() {
         add(&mut table, &mut taken, ROWS[index].calls);
         index += 1;
@@ -572,6 +538,10 @@ const fn add(table: &mut Columns, taken: &mut [bool; NUMBERS], calls: &[Entry]) 
     while index < calls.len() {
         let call = &calls[index];
         let number = call.number as usize;
+        index += 1;
+        if taken[number] && call.is_refusal {
+            continue;
+        }
         if taken[number] {
             panic!("{}", call.name); // A call with two entries.
         }
@@ -584,7 +554,6 @@ const fn add(table: &mut Columns, taken: &mut [bool; NUMBERS], calls: &[Entry]) 
         table.routes[number] = call.route;
         table.handlers[place(number)] = call.handler;
         table.details[number] = call.details;
-        index += 1;
     }
 }
 
@@ -605,8 +574,25 @@ mod tests {
     const NO_CALLS: [&str; 8] =
         ["path", "symbolic", "telldir", "seekdir", "shared", "unknown", "posix_fadvise", "fifos"];
 
-    fn entries() -> impl Iterator<Item = &'static Entry> {
+    fn of_extensions() -> impl Iterator<Item = &'static Entry> {
+        EXTENSIONS.iter().flat_map(|extension| extension.calls)
+    }
+
+    fn of_core() -> impl Iterator<Item = &'static Entry> {
         ROWS.iter().flat_map(|row| row.calls).chain(OTHERS)
+    }
+
+    fn entries() -> impl Iterator<Item = &'static Entry> {
+        let is_replaced = |call: &Entry| call.is_refusal && of_extensions().any(|other| other.number == call.number);
+        of_extensions().chain(of_core().filter(move |call| !is_replaced(call)))
+    }
+
+    #[test]
+    fn the_core_refuses_each_call_of_an_extension() {
+        let refused: HashSet<_> = of_core().filter(|call| call.is_refusal).map(|call| call.number).collect();
+        assert!(of_extensions().all(|call| refused.contains(&call.number)));
+        let are_all_there = of_extensions().count() == refused.len();
+        assert_eq!(are_all_there, cfg!(feature = "extensions"), "refused for no extension: {refused:?}");
     }
 
     #[test]

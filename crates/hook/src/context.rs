@@ -6,7 +6,7 @@
 //! the slot in the engine is still the parent's.
 
 use crate::abi::{sys, user_memory};
-use crate::message_ring::MessageRing;
+use crate::extensions::thread_state::ThreadState;
 use crate::process::identity::Identity;
 use crate::process::session::{self, Session};
 use crate::server::{self, Server};
@@ -78,7 +78,7 @@ pub struct Context {
     prepared: Prepared,
     /// That child, if it has hidden descriptors at other numbers than the memory says.
     moved_by: i32,
-    message_ring: MessageRing,
+    of_extensions: ThreadState,
     path_cache: PathCache,
     walk: PathBuffer,
     path: [u8; PATH_ROOM_BYTES],
@@ -302,12 +302,12 @@ impl Context {
         if self.child.is_none() {
             self.identity.discard();
         }
-        self.message_ring.leave();
+        self.of_extensions.leave();
     }
 
-    /// The thread's ring for messages. Not for a child in its parent's memory.
-    pub fn message_ring(&mut self) -> &mut MessageRing {
-        &mut self.message_ring
+    /// What extensions keep with the thread.
+    pub fn of_extensions(&mut self) -> &mut ThreadState {
+        &mut self.of_extensions
     }
 
     /// Releases the directory of the last path, after a call found the DRAM region full: eviction

@@ -23,7 +23,7 @@
 //! | [`paths`], [`proc_links`] | the path owner of every path |
 //! | [`mount_table`] | the mount in the kernel's tables of mounts |
 //! | [`calls`] | handlers of calls by path, and of calls on open files |
-//! | [`extensions`] | io_uring and AIO, inotify and fanotify, leases |
+//! | [`extensions`] | the list of extensions: io_uring and AIO, inotify and fanotify, leases |
 //! | [`descriptors`] | descriptors, their numbers, their way to other processes |
 //! | [`large_table`] | tables that few programs need |
 //! | [`process`] | children, programs, credentials, the environment |
@@ -80,7 +80,6 @@ pub mod failed_image;
 pub mod handoff;
 pub mod large_table;
 pub mod loading;
-pub mod message_ring;
 pub mod mount_table;
 pub mod paths;
 pub mod proc_links;

@@ -59,7 +59,7 @@ pub(super) fn join_growth<M: Memory>(fs: &Fs<M>, path: &Path) -> Result<(), Imag
 
 /// Completes or forgets the growth of a process that has died.
 pub(super) fn settle<M: Memory>(fs: &Fs<M>, commits: Option<&Commits>) -> engine::Result<()> {
-    if let Some(commits) = commits.filter(|commits| commits.is_moving()) {
+    if let Some(commits) = commits.filter(|commits| commits.is_growing()) {
         let thread = fs.enter()?;
         let settled = commits.lock(&thread);
         return settled.map(drop).map_err(|errno| engine::Error::Disk(errno.0));

@@ -3,15 +3,15 @@
 //! The image's file and the working copy change in this order:
 //!
 //! 1. All that was done is committed, and written to its place: the log is empty.
-//! 2. The tracking area says that the image *moves*.
+//! 2. The tracking area says that the image *grows*.
 //! 3. The file becomes longer. It gets the block map and the copy of the superblock at the new end,
 //!    and an empty journal behind it. So does the working copy, but for the journal. Flush.
 //! 4. The description, as one write. Flush: **the image has the new size.**
 //! 5. The working copy adopts it (`Thread::adopt_size` of the engine), and the state of the journal
-//!    is that of the new one. The image no longer moves.
+//!    is that of the new one. The image no longer grows.
 //!
-//! Steps 4, from the flush on, and 5 are [`Commits::settle_move`], which any thread repeats after a
-//! death. If all processes end meanwhile, the next one repeats them for the working copy that is
+//! Steps 4, from the flush on, and 5 are [`Commits::settle_growth`], which any thread repeats after
+//! a death. If all processes end meanwhile, the next one repeats them for the working copy that is
 //! left. A power failure leaves a description with its journal, and every commit in the image.
 //!
 //! Invariant: nothing is written to the headers of the old journal. What is written to its log,
@@ -55,20 +55,20 @@ impl<M: Memory> Image<M> {
         self.check_file_limit(file_bytes(length))?;
         let committed = commits.commit_now(self.fs().pm()).and_then(|()| commits.checkpoint_now());
         committed.map_err(|errno| self.errno_error("commit the changes of", errno))?;
-        commits.set_moving(length);
-        let superblock = self.prepare_move(commits, (&thread, &held), resized, &geometry).map_err(|error| {
-            commits.forget_move();
+        commits.set_growing(length);
+        let superblock = self.prepare_file(commits, (&thread, &held), resized, &geometry).map_err(|error| {
+            commits.forget_growth();
             let file = ResizedFile { path: &self.path, file: &self.file };
             file.without_space(error, file_bytes(length) - resized.before_bytes)
         })?;
         let written = self.file.write_all_at(&superblock[..DESCRIPTION_BYTES], 0);
-        let settled = commits.settle_move(&thread, &held);
+        let settled = commits.settle_growth(&thread, &held);
         written.map_err(file_error("write to", &self.path))?;
         settled.map_err(|errno| self.errno_error("enlarge", errno))
     }
 
     /// Step 3. Returns the superblock of the image then.
-    fn prepare_move(
+    fn prepare_file(
         &self,
         commits: &Commits,
         (thread, _held): (&Thread<'_, M>, &CommitGuard<'_>),

@@ -198,7 +198,7 @@ fn serve<M: Memory>(
             commits.ask_service(wants);
             continue;
         }
-        if commits.is_moving() {
+        if commits.is_growing() {
             // The thread that makes the image larger has ended when the lock is free.
             let _ = commits.lock(&thread);
         }

@@ -254,10 +254,10 @@ impl<'a> Base<'a> {
         let stored = journal::StateStore::load(commits);
         // Its processes may have ended while the image grew. It has the size that the disk says,
         // and then its journal has no commit yet.
-        let has_moved =
-            commits.moving_bytes() == head.image_bytes && journal.is_new(&opened, buffer.bytes()) == Ok(true);
+        let has_grown =
+            commits.grown_bytes() == head.image_bytes && journal.is_new(&opened, buffer.bytes()) == Ok(true);
         let is_of_size = commits.image_bytes() == head.image_bytes;
-        let is_where_left = has_moved
+        let is_where_left = has_grown
             || is_of_size
                 && journal
                     .is_where_left(&opened, &stored, buffer.bytes())

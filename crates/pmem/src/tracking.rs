@@ -57,7 +57,7 @@ pub struct TrackingHeader {
     /// What processes want of the one that commits at intervals; it sleeps on this word.
     pub service: AtomicU32,
     /// Raised when a commit has ended; calls that wait for one sleep on this word.
-    pub turns: AtomicU32,
+    pub wakes: AtomicU32,
     /// Words of the commit's own state; their meaning is the user's.
     pub words: [AtomicU64; 32],
     /// Waits at the flag: element n counts those below 2^n ns that no lower element counts.

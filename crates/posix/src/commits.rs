@@ -16,10 +16,10 @@
 //!
 //! The journal follows the image in its file, so it moves when the image grows. The image has the
 //! new size once its description on the disk says so. Until the working copy has adopted that, a
-//! word of the tracking area says that the image *moves*.
+//! word of the tracking area says that the image *grows*.
 //!
 //! Invariants
-//! - A thread that takes the lock of commits here, and finds that the image moves, completes or
+//! - A thread that takes the lock of commits here, and finds that the image grows, completes or
 //!   forgets that first ([`Commits::lock`]). So no commit goes to a place where recovery does not
 //!   look for it.
 //! - A call that needs a commit is served only by one that began after the call.
@@ -95,8 +95,8 @@ const _: () = assert!(size_of::<SharedState>() == size_of::<[AtomicU64; WORDS]>(
 /// More of it: [`TrackingHeader::more_words`].
 #[repr(C)]
 struct MoreState {
-    /// The size that the image gets; zero: it does not move.
-    moving_bytes: AtomicU64,
+    /// The size that the image gets; zero: it does not grow.
+    grown_bytes: AtomicU64,
     /// When the snapshot last made progress, ns of the monotonic clock.
     pin_beat_ns: AtomicU64,
     /// The last committer: its process number (low half) and its process id.
@@ -598,7 +598,7 @@ impl Commits {
                 shared.failed.store(number, Release);
             }
         }
-        self.end_turn();
+        self.wake_waiters();
         committed.map(drop)
     }
 
@@ -650,46 +650,46 @@ impl Commits {
     }
 }
 
-/// The image moves: see `image::growth`.
+/// The image grows: see `image::growth`.
 impl Commits {
-    /// Waits until no other thread commits or makes the image larger. A move whose thread has died
-    /// is completed or forgotten.
+    /// Waits until no other thread commits or makes the image larger. A growth whose thread has
+    /// died is completed or forgotten.
     pub fn lock<'f, M: Memory>(&self, thread: &Thread<'f, M>) -> Result<CommitGuard<'f>> {
         let held = thread.lock_commits()?;
-        if self.is_moving() {
-            self.settle_move(thread, &held)?;
+        if self.is_growing() {
+            self.settle_growth(thread, &held)?;
         }
         Ok(held)
     }
 
-    /// The size that the image gets; zero: it does not move now.
-    pub fn moving_bytes(&self) -> u64 {
-        self.more().moving_bytes.load(Acquire)
+    /// The size that the image gets; zero: it does not grow now.
+    pub fn grown_bytes(&self) -> u64 {
+        self.more().grown_bytes.load(Acquire)
     }
 
-    /// Whether it moves, or a thread has died that made it move.
-    pub fn is_moving(&self) -> bool {
-        self.moving_bytes() != 0
+    /// Whether it grows, or a thread has died that made it grow.
+    pub fn is_growing(&self) -> bool {
+        self.grown_bytes() != 0
     }
 
-    /// Begins or ends a move. The caller holds the lock, and the log is empty.
-    pub fn set_moving(&self, bytes: u64) {
-        self.more().moving_bytes.store(bytes, Release);
+    /// Begins or ends a growth. The caller holds the lock, and the log is empty.
+    pub fn set_growing(&self, bytes: u64) {
+        self.more().grown_bytes.store(bytes, Release);
     }
 
-    /// Completes a move if the image on the disk has the new size, and forgets it otherwise.
+    /// Completes a growth if the image on the disk has the new size, and forgets it otherwise.
     ///
     /// The description is written once more, and flushed: the thread that wrote it may have died
     /// before the flush, or that may have failed. Only then a commit may count in the new place.
-    pub fn settle_move<M: Memory>(&self, thread: &Thread<'_, M>, held: &CommitGuard<'_>) -> Result<()> {
+    pub fn settle_growth<M: Memory>(&self, thread: &Thread<'_, M>, held: &CommitGuard<'_>) -> Result<()> {
         let failed = |error: DiskError| Errno(error.0);
-        let bytes = self.moving_bytes();
+        let bytes = self.grown_bytes();
         let mut description = [0; DESCRIPTION_BYTES];
         if self.file.read(0, &mut description).map_err(failed)? != DESCRIPTION_BYTES {
             return Err(Errno::EIO);
         }
         if length_in(&description) != bytes {
-            self.forget_move();
+            self.forget_growth();
             return Ok(());
         }
         self.file.write(0, &description).map_err(failed)?;
@@ -697,16 +697,16 @@ impl Commits {
         thread.adopt_size(held, bytes)?;
         let (journal, state) = Journal::open(self.file, self.uuid(), bytes).map_err(errno_of)?;
         self.set_journal(&journal, &state);
-        self.set_moving(0);
+        self.set_growing(0);
         Ok(())
     }
 
-    /// Forgets a move: the image keeps its size, and its file loses what was to be more.
-    pub fn forget_move(&self) {
+    /// Forgets a growth: the image keeps its size, and its file loses what was to be more.
+    pub fn forget_growth(&self) {
         let log_bytes = self.shared().log_bytes.load(Relaxed).min(LOG_BYTES_MAX);
         let image_bytes = self.image_bytes();
         self.file.shorten(image_bytes + Journal::<ImageFile>::area_bytes(log_bytes));
-        self.set_moving(0);
+        self.set_growing(0);
     }
 }
 

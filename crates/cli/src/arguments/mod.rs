@@ -10,18 +10,23 @@ pub use images::{
 pub use running::{CommitOptions, CommitService, MOUNT_OPTIONS, Mount, MountHelper, Profile, Run, RunInside, Umount};
 pub use stores::{Pull, Push, Replicate, StoreCommand, StoreGc, StoreList, Stores};
 
-use bench::arguments::{Bench, BenchWorker, Demo, DemoWorker};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+
+/// The example of a command that the program may be without.
+const DEMO: &str = if cfg!(feature = "bench") {
+    "  directfs demo                            a tour on a real tree, compared with tmpfs\n"
+} else {
+    ""
+};
 
 /// A persistent-memory file system in user space.
 #[derive(Debug, Parser)]
 #[command(name = "directfs", version, about, propagate_version = true, arg_required_else_help = true)]
-#[command(after_help = "\
+#[command(after_help = format!("\
 Examples:
   directfs run                             a shell in a new file system in memory
-  directfs demo                            a tour on a real tree, compared with tmpfs
-  directfs mkfs /dev/shm/work.img --size 4G
+{DEMO}  directfs mkfs /dev/shm/work.img --size 4G
   directfs mount /dev/shm/work.img /mnt/work
   directfs umount /mnt/work
 
@@ -30,11 +35,11 @@ In /etc/fstab (with mount.directfs in /sbin, a link to this program):
 or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or /usr/bin:
   /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
 
-With --json, a command that fails prints {\"error\": ..., \"causes\": [...], \"exit_code\": N} on standard
+With --json, a command that fails prints {{\"error\": ..., \"causes\": [...], \"exit_code\": N}} on standard
 output, and the message as usual.
 
 Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck and run
-have their own.")]
+have their own."))]
 pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
@@ -89,21 +94,14 @@ pub enum Command {
     Fsck(Fsck),
     /// Print an image's structures in readable form: a file's names, inode, properties and log.
     Dump(Dump),
-    /// Measure calls, workloads and programs on DirectFS, tmpfs, the disk and any directory.
-    Bench(Bench),
-    /// Copy, compare, search and remove a real tree under `run`, beside tmpfs and a mount; then
-    /// kill a copy and recover it.
-    Demo(Demo),
+    /// The commands of `bench`.
+    #[cfg(feature = "bench")]
+    #[command(flatten)]
+    Measure(bench::arguments::Command),
     /// Print completions for a shell.
     Completions(Completions),
     /// Print manual pages.
     Man(Man),
-    /// Perform the steps of a demonstration in a directory: the program that it measures and kills.
-    #[command(hide = true)]
-    DemoWorker(DemoWorker),
-    /// Run workloads in a directory and report their times: the program that a benchmark measures.
-    #[command(hide = true)]
-    BenchWorker(BenchWorker),
     /// Commit the image behind standard input for other processes; started by `run`.
     #[command(hide = true)]
     CommitService(CommitService),
@@ -144,13 +142,11 @@ impl Command {
             Command::Import(arguments) => arguments.json,
             Command::Fsck(arguments) => arguments.json,
             Command::Umount(arguments) => arguments.json,
-            Command::Bench(arguments) => arguments.json,
-            Command::Demo(arguments) => arguments.json,
+            #[cfg(feature = "bench")]
+            Command::Measure(command) => command.is_json(),
             // The standard output of a profile is that of the program.
-            Command::BenchWorker(_)
-            | Command::CommitService(_)
+            Command::CommitService(_)
             | Command::Completions(_)
-            | Command::DemoWorker(_)
             | Command::Dump(_)
             | Command::Export(_)
             | Command::Man(_)
@@ -159,6 +155,22 @@ impl Command {
             | Command::RunInside(_)
             | Command::RunStatic(_)
             | Command::StoreService => false,
+        }
+    }
+
+    /// Whether the command runs long or serves a mount, and so must not die without cleanup when
+    /// its output is closed.
+    pub fn cleans_up(&self) -> bool {
+        match self {
+            #[cfg(feature = "bench")]
+            Command::Measure(_) => true,
+            Command::Run(_)
+            | Command::Profile(_)
+            | Command::Mount(_)
+            | Command::Replicate(_)
+            | Command::Export(_)
+            | Command::Import(_) => true,
+            _ => false,
         }
     }
 }

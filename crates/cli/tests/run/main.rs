@@ -40,6 +40,7 @@ mod identities;
 mod inheritance;
 mod kit;
 mod launching;
+#[cfg(feature = "extensions")]
 mod leasing;
 mod library_syscalls;
 mod limits;
@@ -48,6 +49,7 @@ mod neighbours;
 mod profile;
 mod programs;
 mod reading;
+#[cfg(feature = "extensions")]
 mod rings;
 mod sharing;
 mod starting;
@@ -55,4 +57,5 @@ mod static_programs;
 mod storm;
 mod tree;
 mod truncation;
+#[cfg(feature = "extensions")]
 mod watching;

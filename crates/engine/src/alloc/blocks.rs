@@ -30,12 +30,12 @@
 //! % free, and now uses all but 0.6 %.
 
 use crate::components::{Allocator, BlockMap};
+use crate::death::may_die_here;
 use crate::dram::{GROUP_BLOCKS, Group, RetiredKind};
 use crate::error::{Error, Result};
 use crate::file::Blocks;
 use crate::lock::Patience;
 use crate::redo::WordChange;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use pmem::{Allocation, BLOCK_BYTES, BadOffset, ContentLoad, Layout, Memory, Unreachable};
@@ -292,7 +292,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
     /// For a reaper: frees the blocks of `owner` that were not marked as reached, and clears the
     /// marks of the others.
     pub(crate) fn sweep_blocks(self, owner: u64) -> Result<()> {
-        step();
+        may_die_here();
         for index in 0..self.owner.fs.groups() * GROUP_WORDS as u64 {
             let mut used = self.owner.fs.dram.block_word(index)?.load(Acquire);
             while used != 0 {
@@ -523,7 +523,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         let Some(_held) = self.owner.lock_briefly(&group.lock, &group.waiters)? else {
             // A stopped thread holds the group: the blocks wait in the queue.
             self.owner.fs.block_map().mark_owner(run, owned_by_slot(self.owner.ticket()))?;
-            step();
+            may_die_here();
             return self.owner.recycler().retire_together(
                 RetiredKind::Blocks,
                 (run.first, run.count),
@@ -536,10 +536,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
             let bits = word.load(Relaxed);
             twice |= bits & mask != mask;
             freed += (bits & mask).count_ones();
-            step();
+            may_die_here();
             word.store(bits & !mask, Release);
         }
-        step();
+        may_die_here();
         let before = group.free.load(Relaxed);
         group.free.store(before + freed, Relaxed);
         if self.owner.fs.reserved_blocks != 0 {
@@ -586,10 +586,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         self.owner.fs.block_map().mark_owner(run, self.owner.block_owner())?;
         for (index, mask) in pieces(run) {
             let word = self.owner.fs.dram.block_word(index)?;
-            step();
+            may_die_here();
             word.store(word.load(Relaxed) | mask, Release);
         }
-        step();
+        may_die_here();
         group.free.store(group.free.load(Relaxed) - count as u32, Relaxed);
         if self.owner.fs.reserved_blocks != 0 {
             self.owner.fs.header()?.blocks_counted.fetch_sub(count, Relaxed);

@@ -12,12 +12,12 @@
 
 use crate::attributes::CacheReport;
 use crate::components::Allocator;
+use crate::death::may_die_here;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::POINTER_CLEARED;
 use crate::free_list::FreeList;
 use crate::fs::Fs;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
@@ -98,9 +98,9 @@ impl<M: Memory> Allocator<'_, '_, M> {
         let cachelet = self.owner.fs.dram.cachelet(index)?;
         cachelet.number.store(0, Release);
         cachelet.next.store(self.owner.slot.cachelet_list.load(Relaxed), Relaxed);
-        step();
+        may_die_here();
         self.owner.slot.cachelet_list.store(index, Release);
-        step();
+        may_die_here();
         self.owner.slot.cachelets_count.store(self.owner.slot.cachelets_count.load(Relaxed) + 1, Relaxed);
         Ok(())
     }
@@ -115,9 +115,9 @@ impl<M: Memory> Allocator<'_, '_, M> {
         if first != 0 {
             let rest = self.owner.fs.dram.cachelet(first)?.next.load(Relaxed);
             self.owner.slot.in_flight.cachelet.store(first, Relaxed);
-            step();
+            may_die_here();
             self.owner.slot.cachelet_list.store(rest, Release);
-            step();
+            may_die_here();
             // The next file will get that one.
             self.owner.fs.dram.prefetch_cachelet(rest);
             self.owner
@@ -129,9 +129,9 @@ impl<M: Memory> Allocator<'_, '_, M> {
         let next = self.owner.slot.cachelet_next.load(Relaxed);
         if next < self.owner.slot.cachelet_end.load(Relaxed) {
             self.owner.slot.in_flight.cachelet.store(next, Relaxed);
-            step();
+            may_die_here();
             self.owner.slot.cachelet_next.store(next + 1, Release);
-            step();
+            may_die_here();
             return Ok(Some(next));
         }
         Ok(None)
@@ -175,28 +175,28 @@ impl<M: Memory> Allocator<'_, '_, M> {
         let head = self.owner.fs.dram.cachelet(first)?;
         let left = self.owner.slot.cachelets_count.load(Relaxed) - count;
         let shared = FreeList(&self.owner.fs.header()?.cachelets_free);
-        step();
-        // No step in between: see `FreeList`.
+        may_die_here();
+        // Not a point of death: see `FreeList`.
         self.owner.slot.cachelet_list.store(rest, Release);
         self.owner.slot.cachelets_count.store(left, Relaxed);
         last.next.store(0, Relaxed);
         head.as_free().batch_length().store(count, Relaxed);
         shared.push(first, head.as_free().next_batch());
-        step();
+        may_die_here();
         Ok(())
     }
 
     /// Takes a batch of the shared list. Returns whether there was one. The shard's list is empty.
     pub(crate) fn take_batch(self) -> Result<bool> {
         let shared = FreeList(&self.owner.fs.header()?.cachelets_free);
-        // No step in between: see `FreeList`.
+        // Not a point of death: see `FreeList`.
         let Some(first) = shared.pop(|index| Ok(self.owner.fs.dram.cachelet(index)?.as_free().next_batch()))? else {
             return Ok(false);
         };
         let count = self.owner.fs.dram.cachelet(first)?.as_free().batch_length().load(Relaxed);
         self.owner.slot.cachelets_count.store(count, Relaxed);
         self.owner.slot.cachelet_list.store(first, Release);
-        step();
+        may_die_here();
         Ok(true)
     }
 
@@ -205,8 +205,8 @@ impl<M: Memory> Allocator<'_, '_, M> {
         let header = self.owner.fs.header()?;
         let layout = &self.owner.fs.dram.layout;
         let max = layout.cachelets_max.min(POINTER_CLEARED as u64);
-        step();
-        // No step in between: if the thread dies exactly here, the range is lost until detach.
+        may_die_here();
+        // Not a point of death: a thread that dies exactly here loses the range until detach.
         let (first, end) = loop {
             let first = header.cachelets_next.load(Acquire);
             if first >= max {
@@ -227,7 +227,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
         self.owner.slot.cachelet_end.store(0, Release);
         self.owner.slot.cachelet_next.store(first as u32, Release);
         self.owner.slot.cachelet_end.store(end as u32, Release);
-        step();
+        may_die_here();
         let bytes = size_of::<Cachelet>() as u64;
         self.owner.fs.enter_area(layout.cachelets, first * bytes..end * bytes, max * bytes);
         Ok(true)
@@ -257,7 +257,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
             return Ok(None);
         }
         self.owner.slot.in_flight.cachelet.store(next, Relaxed);
-        step();
+        may_die_here();
         self.owner.slot.cachelet_next.store(next + 1, Release);
         Ok(Some(next))
     }

@@ -17,6 +17,7 @@
 
 use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
 use crate::components::Allocator;
+use crate::death::may_die_here;
 use crate::dram::{INODE_MAP_PARTS, InodeMapPart, MAGAZINE_INODES, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{INODES_PER_SEGMENT, Inode, SEGMENT_BLOCKS, Segment, SegmentEntry};
@@ -24,7 +25,6 @@ use crate::fs::Fs;
 use crate::lock::{LockGuard, Patience};
 use crate::redo::WordChange;
 use crate::slot_owner::SlotOwner;
-use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
 
@@ -93,9 +93,9 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
         let next = self.owner.slot.inodes_next.load(Relaxed);
         let number = self.owner.slot.inodes.get(next as usize).ok_or(Error::NoInodes)?.load(Relaxed);
         self.owner.slot.in_flight.number.store(number, Relaxed);
-        step();
+        may_die_here();
         self.owner.slot.inodes_next.store(next + 1, Release);
-        step();
+        may_die_here();
         if next + 1 < self.owner.slot.inodes_count.load(Relaxed)
             && let Some(following) = self.owner.slot.inodes.get(next as usize + 1)
         {
@@ -116,7 +116,7 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
             Some(last) => self.owner.slot.inodes_next.store(last, Release),
             None => self.free_inode(number, WordChange::Wide(&self.owner.slot.in_flight.number, 0))?,
         }
-        step();
+        may_die_here();
         self.owner.slot.in_flight.number.store(0, Release);
         Ok(())
     }
@@ -214,7 +214,7 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
         let (next, count) = (&self.owner.slot.inodes_next, &self.owner.slot.inodes_count);
         // The magazine is empty after either store, in this order.
         count.store(0, Release);
-        step();
+        may_die_here();
         next.store(0, Release);
         // Terminates: every round but the last sees one segment more than the round before.
         while count.load(Relaxed) == 0 {
@@ -329,7 +329,7 @@ impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
         for block in added.blocks() {
             self.owner.fs.block_map().mark_owner(BlockRun { first: block, count: 1 }, OWNED_PERMANENTLY)?;
         }
-        step();
+        may_die_here();
         self.owner.fs.header()?.segments.store(segment + 1, Release);
         Ok(())
     }

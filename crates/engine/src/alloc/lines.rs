@@ -15,12 +15,12 @@
 
 use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
 use crate::components::Allocator;
+use crate::death::may_die_here;
 use crate::dram::{RetiredKind, SlabState};
 use crate::error::{Error, Result};
 use crate::lock::Patience;
 use crate::redo::WordChange;
 use crate::regions::Regions;
-use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, BadOffset, LINE_BYTES, Memory};
 
@@ -191,9 +191,9 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         if let Some(in_flight) = self.owner.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == 0) {
             in_flight.store(offset | lines, Relaxed);
         }
-        step();
+        may_die_here();
         self.owner.slot.slab_lines.store(rest, Release);
-        step();
+        may_die_here();
         // The next name will want the next free line.
         self.owner.fs.pm.prefetch(slab + rest.trailing_zeros() as u64 % 64 * LINE_BYTES);
         Some(offset)

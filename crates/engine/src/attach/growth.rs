@@ -26,6 +26,7 @@
 use super::description::{DESCRIPTION_BYTES, DescriptionChange, superblock_with};
 use super::ready_header;
 use crate::components::Allocator;
+use crate::death::{dead, may_die_here};
 use crate::dram::{GROUP_BLOCKS, Group};
 use crate::error::{Error, Result};
 use crate::format::Geometry;
@@ -33,7 +34,6 @@ use crate::fs::{Fs, Thread};
 use crate::lock::CommitGuard;
 use crate::redo::WordChange;
 use crate::size::{bytes_of, geometry_with, size_word};
-use crate::step::{dead, step};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Direct, Memory, Region};
 
@@ -98,7 +98,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let held = self.lock_commits()?;
         let geometry = self.prepare_growth(&held, bytes)?;
         self.fs.header()?.image_size_wanted.store(size_word(&geometry), Release);
-        step();
+        may_die_here();
         Ok(Growth { thread: self, geometry, _held: held })
     }
 
@@ -136,11 +136,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         if fs.image_bytes() < bytes {
             fs.prepare_groups(geometry.blocks.div_ceil(GROUP_BLOCKS))?;
             header.image_size_wanted.store(size_word(&geometry), Release);
-            step();
+            may_die_here();
         }
         let block = self.superblock_of(geometry)?;
         fs.pm.persist(fs.pm.write_bytes(0, &block[..DESCRIPTION_BYTES])?);
-        step();
+        may_die_here();
         self.allocator().settle_growth()?;
         // It may have got a feature since the image on the disk has its copy.
         fs.pm.persist(fs.pm.write_bytes(geometry.copy_block() * BLOCK_BYTES, &block)?);
@@ -207,10 +207,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         let is_described = superblock.length.load() == bytes_of(wanted) && superblock.description_verifies();
         if is_described && let Some(geometry) = geometry_with(self.owner.fs.geometry.attached(), wanted) {
             header.image_size.store(wanted, Release);
-            step();
+            may_die_here();
             self.open_groups(&geometry)?;
         }
-        step();
+        may_die_here();
         header.image_size_wanted.store(0, Release);
         Ok(is_described)
     }

@@ -52,9 +52,9 @@ impl World {
         let superblock = growth.superblock()?;
         let file = self.file.region();
         let _ = file.write_bytes(bytes - BLOCK_BYTES, &superblock)?;
-        crate::step::step();
+        crate::death::may_die_here();
         let _ = file.write_bytes(0, &superblock[..DESCRIPTION_BYTES])?;
-        crate::step::step();
+        crate::death::may_die_here();
         drop(growth);
         Ok(())
     }

@@ -54,7 +54,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     pub(crate) fn replay(self, record: &JournalRecord) -> Result<bool> {
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             self.check_move(step)?;
-            if !self.arrived(step)? {
+            if !self.valid_word_was_written(step)? {
                 return Ok(false);
             }
         }
@@ -96,7 +96,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// content has another reuse generation. If it was not, the rename was stopped before its first
     /// step, and the old name counts. A later operation may have written it since; the steps are
     /// due all the same.
-    fn arrived(self, step: &Move) -> Result<bool> {
+    fn valid_word_was_written(self, step: &Move) -> Result<bool> {
         let facts = self.verified_dentry(step.dentry)?;
         Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.valid_word(&facts).is_some())
     }

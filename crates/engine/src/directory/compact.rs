@@ -27,11 +27,11 @@
 use super::log::Tail;
 use crate::alloc::{BlockRun, owned_by_slot};
 use crate::components::Maintenance;
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, DirectoryState, LogCounts, RETIRED_MAX, RetiredKind, STEP_RETIRING};
 use crate::error::{Error, Result};
 use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Superblock, Valid, gone_word, slot_address};
 use crate::fs::Node;
-use crate::step::step;
 use crate::sync::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Unreachable};
@@ -282,14 +282,14 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         for (recorded, page) in self.thread.slot.intent.old.iter().zip([old_head, boundary]) {
             recorded.store(page, Relaxed);
         }
-        step();
+        may_die_here();
         // Before the head changes: the head shows a reaper whether the swap happened.
         self.thread.slot.intent.step.store(STEP_RETIRING, Release);
-        step();
+        may_die_here();
         // Crash point: before this is durable the log is the whole old chain, afterwards the new
         // one. The pages of the other chain are free in either case.
         pm.persist(pm.commit(&inode.log, head, durable));
-        step();
+        may_die_here();
         directory.as_directory().state().fetch_add(1 << 8, AcqRel);
         Ok(())
     }
@@ -308,7 +308,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// not copied. The new chain begins at `copied`. Called by the compacting thread or its reaper.
     pub(crate) fn retire_log(self, directory: &Cachelet, (old_head, boundary): (u64, u64), copied: u64) -> Result<()> {
         let holes = self.mark_gone(directory.number.load(Relaxed), old_head, boundary, copied)?;
-        step();
+        may_die_here();
         if !self.thread.recycler().is_queued(RetiredKind::Log, old_head) {
             self.thread.recycler().retire(RetiredKind::Log, old_head, boundary);
         }

@@ -13,6 +13,7 @@
 
 use super::log::ClaimedSlot;
 use super::{DIRECTORY_LINKS_MAX, LINKS_MAX, NameLocation, NewNode, check_name};
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, CountChange, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
@@ -23,7 +24,6 @@ use crate::format::{
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, NameKey, Target};
 use crate::property::{DurableProperty, write_attributes};
-use crate::step::step;
 use crate::times::NameTime;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Flushed, FlushedRecord, Memory, Pm, Sealed};
@@ -493,7 +493,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let state = References { references: 1, links: fresh.property.links, flags: FLAG_READABLE };
         cachelet.references.store(state.word(), Relaxed);
-        step();
+        may_die_here();
         cachelet.number.store(fresh.number, Release);
     }
 
@@ -582,7 +582,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let before = (cachelet.references.load(Acquire) >> 32) as u32;
         self.slot.intent.file_before.store(before, Relaxed);
         self.slot.intent.file.store(node.cachelet, Release);
-        step();
+        may_die_here();
         self.add_link(cachelet)?;
         let time = self.cachelets().name_time(prepared.directory);
         let mut property = self.cachelets().property_now(cachelet);
@@ -590,7 +590,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let attributes = self.cachelets().commit_attributes(cachelet, &property)?;
         let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, time)?;
         // Crash point: links are recounted from dentries, and the name exists or does not.
-        step();
+        may_die_here();
         self.fence_names(attributes.and(dentry));
         self.cachelets().publish_property(cachelet, &property);
         self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(node.cachelet));

@@ -15,6 +15,7 @@
 //! *Rejected:* the paper's recycle queue, which calls would maintain.
 
 use crate::components::Maintenance;
+use crate::death::may_die_here;
 use crate::dram::{
     Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, RETIRED_MAX, References,
     RetiredKind,
@@ -24,7 +25,6 @@ use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
 use crate::fs::Node;
 use crate::lock::Patience;
 use crate::statistics::Event;
-use crate::step::step;
 use crate::times::NameTime;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -227,9 +227,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     fn evict_announced(self, directory: &'f Cachelet) -> Result<()> {
         // Nothing else leads to the last page later.
         self.thread.fs.pm.fence(self.thread.flush_used_slots(directory)?);
-        step();
+        may_die_here();
         self.thread.fs.discard_changes(directory)?;
-        step();
+        may_die_here();
         let result = self.remove_names(directory);
         // Now, not at the next indexing, which may never happen; the links and times are written
         // back.
@@ -242,7 +242,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
                 self.thread.cachelets().touch_directory(directory, NameTime { shown_ns, recorded_ns: shown_ns });
             }
         }
-        step();
+        may_die_here();
         DirectoryState::set(directory, DirectoryState::Absent);
         self.thread.fs.platform.wake(directory.as_directory().state());
         self.thread.names().flush_name_count()?;
@@ -329,12 +329,12 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         let references = References::reclaimed_by(self.thread.ticket());
         let dead = References { references, flags: state.flags | FLAG_DEAD | FLAG_EVICTED, ..state }.word();
         self.thread.slot.intent.victim.store(index, Relaxed);
-        step();
+        may_die_here();
         let evicted = cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok();
         if evicted {
-            step();
+            may_die_here();
             self.thread.cachelets().clear_pointer(cachelet, index)?;
-            step();
+            may_die_here();
             self.thread.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
             self.thread.count_event(Event::Evicted);
         }

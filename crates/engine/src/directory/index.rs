@@ -12,6 +12,7 @@
 
 use super::log::Tail;
 use super::read::LINE_SLOTS;
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, DirectoryState};
 use crate::epoch::Pin;
 use crate::error::{Corruption, Error, Result};
@@ -22,7 +23,6 @@ use crate::format::{
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::NameHash;
 use crate::statistics::Event;
-use crate::step::step;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Memory, Pm};
@@ -276,14 +276,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Counts a subdirectory that was made in this directory or moved into it.
     pub(super) fn count_subdirectory(&self, directory: &Cachelet) {
         directory.as_directory().subdirectories().fetch_add(1, AcqRel);
-        step();
+        may_die_here();
         self.cachelets().mark_dirty(directory);
     }
 
     /// Counts a subdirectory that was removed from this directory or moved out of it.
     pub(super) fn uncount_subdirectory(&self, directory: &Cachelet) {
         directory.as_directory().subdirectories().fetch_sub(1, AcqRel);
-        step();
+        may_die_here();
         self.cachelets().mark_dirty(directory);
     }
 }

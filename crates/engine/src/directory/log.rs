@@ -25,13 +25,13 @@
 use super::DirectoryHint;
 use super::read::log_version;
 use crate::alloc::BlockRun;
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, DirectoryState, LogBatch, PLAIN};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
     Dentry, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, SlotTag, USED_SLOTS_MIN, slot_word,
 };
 use crate::fs::{Fs, Thread};
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory, Pm};
 
@@ -110,7 +110,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let next = Tail(batch.next.load(Relaxed));
         batch.next.store(next.0 + 1, Relaxed);
-        step();
+        may_die_here();
         let page = self.fs.pm.get(Pm::<LogPage>::new(next.page()))?;
         let word = &page.slots[next.slot() as usize % LOG_SLOTS as usize];
         Ok(ClaimedSlot { word, cookie: page.first_cookie.load() + next.slot(), reused: false })
@@ -129,7 +129,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn claim_batch(&self, batch: &LogBatch, directory: &'f Cachelet, index: u32) -> Result<()> {
         // None is claimed while the words below belong to different directories.
         batch.end.store(0, Relaxed);
-        step();
+        may_die_here();
         batch.directory.store(index, Relaxed);
         batch.number.store(directory.number.load(Relaxed), Relaxed);
         batch.version.store(directory.version.load(Relaxed), Relaxed);
@@ -147,14 +147,14 @@ impl<'f, M: Memory> Thread<'f, M> {
             if directory.as_directory().log_tail().compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
                 continue;
             }
-            step();
+            may_die_here();
             let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
             self.fs.pm.prefetch_for_write(self.fs.pm.offset_of(&page.slots[tail.slot() as usize]));
             if (page.used.load() as u32 as u64) < end {
                 self.raise_used_slots(page, end)?;
             }
             batch.next.store(tail.0, Relaxed);
-            step();
+            may_die_here();
             batch.end.store(end as u32, Relaxed);
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if directory.as_directory().log_tail().compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
                 continue;
             }
-            step();
+            may_die_here();
             let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
             // The neighbouring slots belong to other threads.
             self.fs.pm.prefetch_for_write(self.fs.pm.offset_of(&page.slots[tail.slot() as usize]));
@@ -209,7 +209,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let used = if word == 0 || bound.is_some() { LogPage::used_for(slots) } else { LOG_SLOTS };
             let raised = LogPage::used_word(owner, first_cookie, used);
             if let Some(dirty) = self.fs.pm.exchange64(&page.used, word, raised) {
-                step();
+                may_die_here();
                 // A link that is stored later is flushed after the bound, which is in its line.
                 // Otherwise the caller's fence makes the bound durable with its slot.
                 match page.next.load_acquire() {
@@ -312,7 +312,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let pm = &self.fs.pm;
         // The thread that linked the page may be stopped before its flush.
         pm.fence(pm.flush_all(link));
-        step();
+        may_die_here();
         let page = link.load_acquire();
         let behind = |now: u64| (Tail(now).page() == tail.page()).then_some(Tail::new(page, 0).0);
         let _ = directory.as_directory().log_tail().fetch_update(AcqRel, Relaxed, behind);
@@ -329,11 +329,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         in_flight.page.store(offset, Relaxed);
         in_flight.owner.store(number, Relaxed);
         in_flight.link.store(pm.offset_of(link), Release);
-        step();
+        may_die_here();
         // Crash point: until the link is durable nothing names the page, so its block is free
         // again.
         let linked = pm.commit_if(link, 0, offset, durable);
-        step();
+        may_die_here();
         if let Some(dirty) = linked {
             // Flushed by the caller, like another thread's.
             dirty.unflushed();
@@ -357,7 +357,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.fs
                 .block_map()
                 .mark_reached(BlockRun { first: page / BLOCK_BYTES, count: 1 }, recorded.owner.load(Relaxed))?;
-            step();
+            may_die_here();
         }
         recorded.link.store(0, Release);
         Ok(())

@@ -11,10 +11,10 @@
 //! *Rejected:* one lock for all such renames. They would wait for a thread that is stopped.
 
 use crate::components::Renames;
+use crate::death::{dead, may_die_here};
 use crate::dram::MOVES_MAX;
 use crate::error::{Corruption, Error, Result};
 use crate::format::ROOT_INODE;
-use crate::step::{dead, step};
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use pmem::Memory;
@@ -45,7 +45,7 @@ impl Drop for MoveGuard<'_> {
 /// Ends the moves of a slot. The parent is cleared first: a move without one is none.
 pub(super) fn end_moves(moves: &[[AtomicU64; 2]; MOVES_MAX]) {
     for word in moves.iter().flat_map(|[directory, parent]| [parent, directory]) {
-        step();
+        may_die_here();
         word.store(0, Release);
     }
 }
@@ -76,9 +76,9 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         }
         for (one, [directory, parent]) in moves.iter().zip(&self.thread.slot.moves) {
             directory.store(one.directory, Release);
-            step();
+            may_die_here();
             parent.store(one.parent, Release);
-            step();
+            may_die_here();
         }
         Ok(MoveGuard { moves: &self.thread.slot.moves })
     }

@@ -15,6 +15,7 @@
 use super::{DIRECTORY_LINKS_MAX, check_name};
 use crate::attributes::Attributes;
 use crate::backoff::Backoff;
+use crate::death::may_die_here;
 use crate::dram::{
     Cachelet, CountChange, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind,
 };
@@ -22,7 +23,6 @@ use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, NameKey};
-use crate::step::step;
 use crate::sync::{AtomicU32, spin_loop};
 use crate::times::NameTime;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -115,7 +115,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.pm.fence(flushed.and(attributes));
         self.names().remove_entry(&held);
         if others {
-            step();
+            may_die_here();
             self.drop_counted_link(cachelet);
         }
         self.take_effect();
@@ -211,7 +211,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             false => self.uncount_name(directory),
         }
-        step();
+        may_die_here();
         self.cachelets().touch_directory(directory, time);
     }
 
@@ -318,7 +318,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.end_intent();
             return Err(Error::NotEmpty);
         }
-        step();
+        may_die_here();
         let time = self.cachelets().name_time(parent);
         let flushed = self.invalidate(hit.dentry, time);
         // Crash point before this fence: the name exists or does not.
@@ -340,7 +340,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// move.) A reaper may repeat it.
     pub(crate) fn mark_removed(&self, victim: &Cachelet) {
         victim.references.fetch_or(References::flag(FLAG_DELETED), AcqRel);
-        step();
+        may_die_here();
     }
 
     /// Drops the links of a removed directory. The release of its last reference frees its inode. A
@@ -355,7 +355,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             state.links = 0;
             self.mark_deleted(&mut state);
             if victim.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
-                step();
+                may_die_here();
                 if state.flags & FLAG_DEAD != 0 {
                     self.recycler().retire(RetiredKind::Inode, victim.number.load(Relaxed), index as u64);
                 }

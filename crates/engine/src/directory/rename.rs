@@ -23,6 +23,7 @@ use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::backoff::Backoff;
 use crate::components::Renames;
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References, RetiredKind};
 use crate::epoch::Pin;
 use crate::error::{Error, Result};
@@ -30,7 +31,6 @@ use crate::format::{Dentry, FileKind, JournalRecord, Move, SlotTag, dentry_lines
 use crate::fs::{Node, Thread};
 use crate::lock::LockGuard;
 use crate::mindex::{HeldName, Hit, NameHash, NameKey, Target};
-use crate::step::step;
 use crate::times::NameTime;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory, Pm};
@@ -470,7 +470,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             self.thread.intend_victim(victim.index, victim.cachelet);
         }
         self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
-        step();
+        may_die_here();
         let replaced_file = replaced.filter(|replaced| replaced.kind != FileKind::Directory);
         let others = replaced_file.map(|replaced| link_count(replaced.cachelet) > 1);
         let time =
@@ -480,10 +480,10 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let persisted = self.rename_persist(old, new, &change);
         let mut dead = false;
         if let Ok(record) = &persisted {
-            step();
+            may_die_here();
             // Not earlier: it may be the last link, and a rename that fails could not restore that.
             dead = replaced_file.is_some_and(|replaced| self.thread.drop_counted_link(replaced.cachelet));
-            step();
+            may_die_here();
             let target = Target::Cachelet(source.index);
             match victim {
                 None => self.thread.names().insert_entry(&held_new, arrival.dentry_offset, target),
@@ -576,7 +576,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let pm = &self.thread.fs.pm;
         let &RenameChange { source, victim, others, arrival, old_name, time } = change;
         let mut record = JournalRecord {
-            moves: [self.step(arrival, source, new, old), Move::default()],
+            moves: [self.move_of(arrival, source, new, old), Move::default()],
             invalidated: [source.dentry_offset, victim.map_or(0, |victim| victim.dentry_offset)],
             timestamp_ns: time.recorded(),
             sequence: 0,
@@ -584,7 +584,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let mut flushed = self.thread.write_dentry_alone(arrival, source.named(), new.name, time)?.flushed();
         match (old_name, victim) {
             (OldName::Exchanged(name), Some(victim)) => {
-                record.moves[1] = self.step(name, victim, old, new);
+                record.moves[1] = self.move_of(name, victim, old, new);
                 flushed = flushed.and(self.thread.write_dentry_alone(name, victim.named(), old.name, time)?.flushed());
                 flushed = flushed.and(self.stamp_renamed(victim, time.shown_ns)?);
             }
@@ -632,7 +632,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     }
 
     /// The journal's words for a name that appears.
-    fn step(
+    fn move_of(
         self,
         name: &PreparedName<'f>,
         what: &SideTarget<'f>,
@@ -675,7 +675,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
             self.thread.cachelets().touch_apart(cachelet, changed_ns);
-            step();
+            may_die_here();
             self.thread.cachelets().mark_dirty(cachelet);
             return Ok(Flushed::nothing());
         }
@@ -743,7 +743,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         }
         if let OldName::Whiteout(_, node) = old_name {
             // Its reference is no longer an in-flight allocation.
-            step();
+            may_die_here();
             self.thread.slot.in_flight.cachelet.store(0, Release);
             self.thread.cachelets().release_pinned(*node);
         }

@@ -31,10 +31,10 @@
 //! one's removals).
 
 use super::compact::is_worth_it;
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, CountChange, CountedChange, DirectoryState, PendingChange};
 use crate::error::Result;
 use crate::fs::{Fs, Thread};
-use crate::step::step;
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use pmem::Memory;
@@ -120,7 +120,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 break (word, after);
             }
         };
-        step();
+        may_die_here();
         if !directory.as_directory().is_shared() {
             return self.take_back(directory, (before, after.word()), change);
         }
@@ -136,7 +136,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let index = self.fs.dram.index_of(directory);
         let place = self.slot.names.place(index);
         if place.compare_exchange(after, before, SeqCst, Relaxed).is_ok() {
-            step();
+            may_die_here();
             self.pass_on(place, directory, index);
             return None;
         }
@@ -191,11 +191,11 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn begin_passing(&self, index: u32) {
         self.slot.names.passing.store(index, Release);
-        step();
+        may_die_here();
     }
 
     fn end_passing(&self) {
-        step();
+        may_die_here();
         self.slot.names.passing.store(0, Release);
     }
 
@@ -212,13 +212,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             // Names are counted before they leave the slot, and removals after.
             if change.names > 0 {
                 let counted = view.count_always(change);
-                step();
+                may_die_here();
                 if take() {
                     return Some(counted);
                 }
                 view.uncount(change);
             } else if take() {
-                step();
+                may_die_here();
                 return Some(view.count_always(change));
             }
         }
@@ -251,7 +251,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // No thread keeps changes from here on. Another one may be collecting, so all slots are
         // visited whether the directory is still shared or not.
         view.close();
-        step();
+        may_die_here();
         self.collect(directory, index);
         self.end_passing();
         let forbidden = view.forbid_names();
@@ -268,7 +268,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let index @ 1.. = passing.load(Acquire) {
             DirectoryState::mark_needs_recount(self.fs.dram.cachelet(index)?);
         }
-        step();
+        may_die_here();
         passing.store(0, Release);
         Ok(())
     }
@@ -284,7 +284,7 @@ impl<M: Memory> Fs<M> {
         for slot in 0..self.header()?.slots_high.load(SeqCst) as u32 {
             self.dram.slot(slot)?.names.discard(index);
         }
-        step();
+        may_die_here();
         directory.as_directory().forget_sharing();
         Ok(())
     }

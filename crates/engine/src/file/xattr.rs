@@ -12,13 +12,13 @@
 use super::map::{Blocks, MapNode, NODE_WORDS, Tree, mark_body};
 use super::release::Supply;
 use crate::components::Files;
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
 use crate::fs::Node;
 use crate::regions::Regions;
 use crate::slot_owner::SlotOwner;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, Unreachable, crc32c};
 
@@ -357,13 +357,13 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         // before that fence are independent.
         let inode = self.owner.fs.inode_at(cachelet.inode.load(Relaxed))?;
         super::mark_body_of(self.owner, old.root)?;
-        step();
+        may_die_here();
         self.commit_xattrs(cachelet, inode, new.to_root(), durable)?;
         if old.root != 0 {
             // Readers of attributes have no version to check. From here on the retire queue owns
             // the blocks; if this thread dies, they are free.
             super::mark_body_of(self.owner, old.root)?;
-            step();
+            may_die_here();
             self.owner.recycler().retire(RetiredKind::Body, old.root, 0);
         }
         Ok(())

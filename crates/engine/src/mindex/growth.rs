@@ -8,10 +8,10 @@
 use super::hold::HELD;
 use super::{BUCKETS_PER_NAMES, CHAIN_MAX, NameHash};
 use crate::components::NameIndex;
+use crate::death::may_die_here;
 use crate::dram::{BUCKET_ENTRIES, Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::free_list::FreeList;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
@@ -112,9 +112,9 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
                 failed = Some(error);
                 return;
             }
-            step();
+            may_die_here();
             entry.key.store(0, Relaxed);
-            step();
+            may_die_here();
             entry.value.store(0, Relaxed);
         })?;
         match failed {
@@ -136,7 +136,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
             None => self.reserve_in(main)?,
         };
         entry.value.store(value, Relaxed);
-        step();
+        may_die_here();
         entry.key.store(key, Release);
         Ok(())
     }
@@ -177,13 +177,13 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     pub(super) fn extend_chain(self, last: &'f Bucket) -> Result<&'f Bucket> {
         let header = self.owner.fs.header()?;
         let link = |index: u32| Ok(&self.owner.fs.dram.overflow(index)?.overflow);
-        step();
-        // No step in between: see `FreeList`.
+        may_die_here();
+        // Not a point of death: see `FreeList`.
         if let Some(index) = FreeList(&header.overflow_free).pop(link)? {
             let bucket = self.owner.fs.dram.overflow(index)?;
             bucket.overflow.store(0, Release);
             last.overflow.store(index, Release);
-            step();
+            may_die_here();
             return Ok(bucket);
         }
         let (layout, bytes) = (&self.owner.fs.dram.layout, size_of::<Bucket>() as u64);
@@ -198,7 +198,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
             }
         };
         last.overflow.store(index as u32, Release);
-        step();
+        may_die_here();
         self.owner.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
         self.owner.fs.dram.overflow(index as u32)
     }
@@ -207,11 +207,11 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     fn free_overflow(self, bucket: &Bucket, index: u32) -> Result<()> {
         let header = self.owner.fs.header()?;
         let freed = self.owner.fs.dram.overflow(index)?;
-        step();
-        // No step in between: see `FreeList`.
+        may_die_here();
+        // Not a point of death: see `FreeList`.
         bucket.overflow.store(freed.overflow.load(Relaxed), Release);
         FreeList(&header.overflow_free).push(index, &freed.overflow);
-        step();
+        may_die_here();
         Ok(())
     }
 }

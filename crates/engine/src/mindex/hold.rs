@@ -14,12 +14,12 @@
 use super::placement::NameGuard;
 use super::{CHAIN_MAX, Hit, LOW_40, NameHash, Target, is_of, was_stable};
 use crate::components::NameIndex;
+use crate::death::{dead, may_die_here};
 use crate::dram::{Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::format::Dentry;
 use crate::fs::Fs;
 use crate::lock::{NAME_WAITING, NameWait};
-use crate::step::{dead, step};
 use crate::sync::AtomicU64;
 use core::cell::Cell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -95,7 +95,7 @@ impl<'f, M: Memory> HeldName<'f, M> {
     fn set(&self, dentry_offset: u64, target: Target) {
         self.target.set(target.bits());
         self.entry.key.store(dentry_offset >> 6 | self.hash.key_bits(), Release);
-        step();
+        may_die_here();
     }
 }
 
@@ -105,12 +105,12 @@ impl<M: Memory> Drop for HeldName<'_, M> {
         if dead() {
             return;
         }
-        step();
+        may_die_here();
         match self.is_absent() {
             true => self.entry.key.store(0, Release),
             false => self.entry.value.store(self.target.get() | self.hash.value_bits(), Release),
         }
-        step();
+        may_die_here();
         self.record.store(0, Release);
         if self.main.waiters.load(Relaxed) & NAME_WAITING != 0 {
             self.wake_waiters();
@@ -286,16 +286,16 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         };
         let record = self.owner.free_record().ok_or(Error::Busy)?;
         record.store(self.owner.fs.dram.region().offset_of(entry) | tag, Relaxed);
-        step();
+        may_die_here();
         if exists {
             entry.value.store(self.held_value(hash), Relaxed);
-            step();
+            may_die_here();
         } else {
             main.change(|| {
                 entry.value.store(self.held_value(hash), Relaxed);
-                step();
+                may_die_here();
                 entry.key.store(ABSENT | hash.key_bits(), Relaxed);
-                step();
+                may_die_here();
             });
         }
         let target = if exists { self.owner.fs.target_of(look.value) } else { Target::UNKNOWN };
@@ -401,7 +401,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Removes a held name. It stays held. Plain stores only.
     pub(crate) fn remove_entry(self, held: &HeldName<'f, M>) {
         held.entry.key.store(ABSENT | held.hash.key_bits(), Release);
-        step();
+        may_die_here();
         self.count_names(-1);
     }
 

@@ -4,9 +4,9 @@
 use super::hold::{ABSENT, HELD};
 use super::{LOW_40, NameHash, SECOND, Target};
 use crate::components::Reaper;
+use crate::death::may_die_here;
 use crate::dram::{Bucket, BucketEntry};
 use crate::error::Result;
-use crate::step::step;
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
@@ -28,7 +28,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
             if splitting && core::ptr::eq(bucket, self.thread.fs.dram.bucket(source)?) {
                 self.thread.names().move_entries(bucket, self.thread.fs.dram.bucket(fresh_index)?, fresh_index)?;
                 header.buckets.store(fresh_index + 1, Release);
-                step();
+                may_die_here();
             }
             bucket.version.store(version.wrapping_add(1), Release);
         }
@@ -86,7 +86,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
                 self.thread.fs.platform.wake(word);
             }
         }
-        step();
+        may_die_here();
         record.store(0, Release);
         true
     }
@@ -105,6 +105,6 @@ impl NameToRepair<'_> {
     pub(crate) fn set(&self, dentry_offset: Option<u64>) {
         let hash = self.0.key.load(Relaxed) & !LOW_40;
         self.0.key.store(hash | dentry_offset.map_or(ABSENT, |offset| offset >> 6), Release);
-        step();
+        may_die_here();
     }
 }

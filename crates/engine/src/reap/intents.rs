@@ -1,10 +1,10 @@
 //! Intents: a thread records in its slot what it is about to do, before and while it changes names,
 //! so that its reaper knows.
 
+use crate::death::may_die_here;
 use crate::dram::{Cachelet, IntentKind, STEP_BEGUN, STEP_DONE};
 use crate::fs::Thread;
 use crate::mindex::NameHash;
-use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory};
 
@@ -18,9 +18,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             intent.hashes[index].store(hashes[index].word(), Relaxed);
         }
         intent.step.store(STEP_BEGUN, Relaxed);
-        step();
+        may_die_here();
         intent.kind.store(kind as u32, Release);
-        step();
+        may_die_here();
     }
 
     /// Records what an operation removes or replaces.
@@ -36,9 +36,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         intent.directories[0].store(index, Relaxed);
         intent.directories[1].store(0, Relaxed);
         intent.step.store(STEP_BEGUN, Relaxed);
-        step();
+        may_die_here();
         intent.kind.store(IntentKind::Directory as u32, Release);
-        step();
+        may_die_here();
     }
 
     /// The last fence of an operation that makes names.
@@ -52,9 +52,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Marks the operation as having taken effect: later operations see it.
     #[inline]
     pub(crate) fn take_effect(&self) {
-        step();
+        may_die_here();
         self.slot.intent.step.store(STEP_DONE, Release);
-        step();
+        may_die_here();
     }
 
     /// Ends the operation.
@@ -75,6 +75,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let Some(index) = hand.dentries.iter().position(|word| word.load(Relaxed) == dentry) {
             hand.slots[index].store(slot, Relaxed);
         }
-        step();
+        may_die_here();
     }
 }

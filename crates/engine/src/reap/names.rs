@@ -4,13 +4,13 @@
 //! Decision: docs/decisions/recovery.md, "A directory in doubt is recounted".
 
 use crate::components::Reaper;
+use crate::death::may_die_here;
 use crate::dram::{
     Cachelet, DirectoryState, FLAG_DELETED, FLAG_UNNAMED, IntentKind, References, STEP_DONE, STEP_RETIRING,
 };
 use crate::error::Result;
 use crate::format::{Dentry, Valid};
 use crate::mindex::NameToRepair;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
 
@@ -129,7 +129,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         if !last_dropped {
             self.drop_link_once(index)?;
         }
-        step();
+        may_die_here();
         self.remove_name(&held, offset)
     }
 
@@ -150,7 +150,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         pm.fence(pm.flush_all(dentry));
         held.set(None);
         self.thread.slot.intent.step.store(STEP_DONE, Release);
-        step();
+        may_die_here();
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         if intent.step.load(Acquire) == STEP_RETIRING {
             self.recover_compaction(directory)?;
         }
-        step();
+        may_die_here();
         directory.as_directory().end_maintaining(self.thread.ticket());
         self.thread.fs.platform.wake(directory.as_directory().state());
         Ok(())

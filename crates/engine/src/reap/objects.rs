@@ -3,6 +3,7 @@
 
 use crate::alloc::{BlockRun, owned_by_slot};
 use crate::components::Reaper;
+use crate::death::may_die_here;
 use crate::dram::{
     Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_UNNAMED,
     References, RetiredKind,
@@ -10,7 +11,6 @@ use crate::dram::{
 use crate::error::{Corruption, Result};
 use crate::format::{FileKind, LogPage, PROPERTY_INLINE, SlotTag, slot_word};
 use crate::property::DurableProperty;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, Commit64, Memory, Pm};
@@ -50,7 +50,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         if !self.thread.recycler().is_queued(RetiredKind::Dentry, offset) {
             self.thread.recycler().retire_unpublished(offset, lines);
         }
-        step();
+        may_die_here();
         hand.dentries[index].store(0, Release);
         hand.slots[index].store(0, Release);
         Ok(())
@@ -86,9 +86,9 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
             (!nameless).then(|| References { references, links: 0, flags }.word())
         };
         let _ = cachelet.references.fetch_update(AcqRel, Acquire, unnamed);
-        step();
+        may_die_here();
         self.thread.slot.intent.victim.store(index, Release);
-        step();
+        may_die_here();
         self.thread.clear_in_flight();
         Ok(())
     }
@@ -220,12 +220,12 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
             }
             let cachelet = self.thread.fs.dram.cachelet(index)?;
             self.thread.slot.intent.victim.store(index, Release);
-            step();
+            may_die_here();
             // Nothing in between: see `release_from`.
             word.store(0, Release);
             cachelet.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
             fence(AcqRel);
-            step();
+            may_die_here();
             self.recover_victim()?;
         }
         Ok(())

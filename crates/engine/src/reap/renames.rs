@@ -1,11 +1,11 @@
 //! Reaping renames: a rename has happened if its journal record is whole.
 
 use crate::components::Reaper;
+use crate::death::may_die_here;
 use crate::dram::{FLAG_RENAMING, References, RetiredKind, STEP_DONE};
 use crate::error::Result;
 use crate::format::{FileKind, JournalRecord};
 use crate::mindex::SECOND;
-use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{BLOCK_BYTES, LINE_BYTES, Memory};
 
@@ -61,7 +61,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         if !exchanged {
             self.drop_replaced(self.thread.slot.intent.victim.load(Relaxed))?;
         }
-        step();
+        may_die_here();
         if !done {
             self.rename_names(record)?;
         }
@@ -70,7 +70,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
                 self.thread.recycler().retire(RetiredKind::Dentry, offset, lines);
             }
         }
-        step();
+        may_die_here();
         self.thread.end_journal_of(record.sequence)
     }
 

@@ -5,11 +5,11 @@
 
 use super::{RetiredItem, UNPUBLISHED};
 use crate::components::Recycler;
+use crate::death::may_die_here;
 use crate::dram::{PLAIN, RetiredKind};
 use crate::error::Result;
 use crate::format::{Dentry, FileKind, Inode, PROPERTY_INLINE, dentry_lines};
 use crate::regions::Regions;
-use crate::step::step;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::{Flushed, LINE_BYTES, Memory, Pm};
 
@@ -49,9 +49,9 @@ impl<M: Memory> Recycler<'_, '_, M> {
         if noted.load(Relaxed) & 1 << item.index == 0 {
             log.store(inode.log.load_acquire(), Relaxed);
             xattrs.store(inode.xattrs.load_acquire(), Relaxed);
-            step();
+            may_die_here();
             noted.store(noted.load(Relaxed) | 1 << item.index, Release);
-            step();
+            may_die_here();
         }
         (item.log, item.xattrs) = (log.load(Relaxed), xattrs.load(Relaxed));
         // A repetition may find nothing left to erase, but must flush again, because the first

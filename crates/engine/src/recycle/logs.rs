@@ -10,10 +10,10 @@
 use super::RetiredItem;
 use crate::alloc::{BlockRun, line_mask};
 use crate::components::Recycler;
+use crate::death::may_die_here;
 use crate::error::Result;
 use crate::format::{Dentry, LogPage, dentry_lines, is_gone, slot_address, slot_tag};
 use crate::redo::WordChange;
-use crate::step::step;
 use crate::sync::AtomicU64;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -75,9 +75,9 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         if noted.load(Relaxed) & 1 << item.index == 0 {
             position.store(item.a, Relaxed);
             all_gone.store(0, Relaxed);
-            step();
+            may_die_here();
             noted.store(noted.load(Relaxed) | 1 << item.index, Release);
-            step();
+            may_die_here();
         }
         if all_gone.load(Relaxed) == 0 {
             self.for_old_pages(position.load(Relaxed) & !(BLOCK_BYTES - 1), item.b, |page, _| {
@@ -87,7 +87,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         }
         self.for_old_pages(position.load(Relaxed), item.b, |page, run| {
             position.store(page.next.load_acquire(), Release);
-            step();
+            may_die_here();
             self.owner.allocator().free_blocks(run)
         })
     }
@@ -194,9 +194,9 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     fn erase_and_free(self, slab: u64, lines: u64) -> Result<()> {
         let [block, mask] = &self.owner.slot.in_flight.lines;
         block.store(slab, Relaxed);
-        step();
+        may_die_here();
         mask.store(lines, Release);
-        step();
+        may_die_here();
         self.finish_lines()
     }
 

@@ -1,4 +1,4 @@
-//! Death at a chosen step: see `crate::step`.
+//! Death at a chosen step: see `crate::death`.
 
 use std::boxed::Box;
 use std::cell::{Cell, RefCell};
@@ -27,7 +27,7 @@ pub(crate) fn at_step(steps: u64, meanwhile: impl FnOnce() + 'static) {
     });
 }
 
-pub(crate) fn step() {
+pub(crate) fn may_die_here() {
     if let Some(meanwhile) = MEANWHILE.take() {
         meanwhile();
     }

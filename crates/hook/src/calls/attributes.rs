@@ -178,7 +178,7 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
         is_leased = !caller.data().truncate_unless_leased(node, length)?;
         Ok(0)
     })?;
-    if is_leased { extensions::truncate_leased(call, length) } else { Ok(verdict) }
+    if is_leased { extensions::truncate(call, length) } else { Ok(verdict) }
 }
 
 // Extended attributes.

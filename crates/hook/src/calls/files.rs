@@ -130,7 +130,7 @@ pub fn read(call: &mut Call<'_>) -> Result<Verdict> {
         |caller, file| read_into(caller, file, None, buffer, length).map(|count| count as i64),
         |call| mount_table::read(call, None, [Ok((buffer, length))].into_iter()),
     )?;
-    extensions::or_events(call, verdict, |call| extensions::read_events(call, buffer, length))
+    extensions::or_ask(call, verdict, |call| extensions::read(call, (buffer, length)))
 }
 
 /// write(fd, buffer, length).
@@ -287,14 +287,14 @@ fn write_pieces(
 /// readv(fd, vector, count).
 pub fn readv(call: &mut Call<'_>) -> Result<Verdict> {
     let verdict = read_vector(call, None)?;
-    extensions::or_events(call, verdict, |call| {
+    extensions::or_ask(call, verdict, |call| {
         let vector = Vector::new(call.frame.rsi, call.frame.rdx)?;
         if vector.count == 0 {
             return Ok(NATIVE);
         }
         // A short read, as in the kernel: events are read into one buffer.
-        let (buffer, length) = vector.part(0)?;
-        extensions::read_events(call, buffer, length)
+        let buffer = vector.part(0)?;
+        extensions::read(call, buffer)
     })
 }
 
@@ -626,8 +626,10 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
             FileKind::Directory => Err(Errno::EINVAL),
             _ => Err(Errno::ENOTDIR),
         }),
-        _ if extensions::is_lease_command(command) => extensions::lease(call),
-        _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
+        _ => match extensions::fcntl(call) {
+            Some(verdict) => verdict,
+            None => with_open_file(call, |_, _| Err(Errno::EINVAL)),
+        },
     }
 }
 
@@ -704,7 +706,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
         _ => Err(Errno::ENOTTY),
     })?;
     match request {
-        FIONREAD => extensions::or_events(call, verdict, |call| extensions::bytes_to_read(call, argument)),
+        FIONREAD => extensions::or_ask(call, verdict, |call| extensions::bytes_to_read(call, argument)),
         _ => Ok(verdict),
     }
 }

@@ -341,7 +341,7 @@ fn received(call: &mut Call<'_>, address: u64, room: u32, flags: i32) -> Result<
         let fd = number_of(fd);
         if let Some(token) = read_fd_token(fd) {
             open_fd_token(&session, fd, token, flags)?;
-        } else if let Some(key) = extensions::received_watcher(session.caller.thread, fd, &mut copy[..])
+        } else if let Some(key) = extensions::received_key(session.caller.thread, fd, &mut copy[..])
             && let Some(token) = session.process.find_watcher_token(session.caller.thread, key)
         {
             let (cloexec, last) = (flags & libc::MSG_CMSG_CLOEXEC != 0, flags & libc::MSG_PEEK == 0);

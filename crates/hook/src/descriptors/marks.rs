@@ -26,7 +26,7 @@ pub const CACHED_CLOEXEC: u8 = 9;
 pub const HOST: u8 = 16;
 /// A descriptor that may be a table of mounts: see [`mount_table`].
 pub const TABLE: u8 = 32;
-/// A ring: see [`extensions`](crate::extensions).
+/// A ring, which an extension serves: see [`Extension`](crate::extensions::Extension).
 pub const RING: u8 = 64;
 /// A FIFO of the image: see [`kernel_objects`](crate::calls::kernel_objects).
 pub const FIFO: u8 = 128;

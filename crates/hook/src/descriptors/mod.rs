@@ -168,7 +168,7 @@ fn close_host(session: &Session<'_>, frame: &Frame, fd: u32) -> Verdict {
     if session.is_child {
         return NATIVE;
     }
-    extensions::close_ring(session, fd);
+    extensions::close(session, fd);
     if !fd_numbers::is_host(fd) {
         fd_numbers::unmark(fd);
     }
@@ -292,7 +292,7 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
     if verdict.result >= 0 && verdict.next == Next::Done {
         session.process.remove(session.caller.thread, to);
         if !session.is_child {
-            extensions::close_ring(&session, to);
+            extensions::close(&session, to);
             fd_numbers::unmark(to);
         }
         record_duplicate(server, from, verdict.result);
@@ -356,7 +356,7 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
     if !only_mark && !session.is_child {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
         for fd in first..=end {
-            extensions::close_ring(&session, fd);
+            extensions::close(&session, fd);
             fd_numbers::unmark(fd);
         }
     }

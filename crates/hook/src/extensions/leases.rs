@@ -11,6 +11,7 @@ use crate::calls::kernel_objects::meeting;
 use crate::calls::names::{by_node, path};
 use crate::calls::open::Placeholder;
 use crate::descriptors::marks::{host_verdict, kernel};
+use crate::extensions::Extension;
 use crate::process::session::Session;
 use engine::format::FileKind;
 use libc::{F_GETLEASE, F_RDLCK, F_SETLEASE, F_UNLCK, F_WRLCK};
@@ -25,14 +26,22 @@ const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
 const F_GETOWN_EX: i32 = 16;
 
+/// The extension.
+pub const EXTENSION: Extension = Extension {
+    fcntl: |call| is_command(call.frame.rsi as i32).then(|| fcntl(call)),
+    complete_open: |session, fd, file| Some(complete_open(session, fd, file)),
+    truncate: |call, length| Some(truncate(call, length)),
+    ..Extension::NONE
+};
+
 /// Whether a command of fcntl is served here.
-pub fn is_command(command: i32) -> bool {
+fn is_command(command: i32) -> bool {
     let owners = [libc::F_SETOWN, libc::F_GETOWN, F_SETOWN_EX, F_GETOWN_EX, F_SETSIG, F_GETSIG];
     matches!(command, F_SETLEASE | F_GETLEASE) || owners.contains(&command)
 }
 
 /// The commands of fcntl that concern leases and their signal.
-pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
+fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
     let (fd, command, argument) = (call.frame.rdi as u32, call.frame.rsi as i32, call.frame.rdx);
     let session = call.begin()?.session;
     let Some(file) = session.process.file(session.caller.thread, fd) else { return host_verdict(fd) };
@@ -124,11 +133,7 @@ fn set_lease(session: &Session<'_>, fd: u32, file: &OpenFile, argument: i32) -> 
 
 /// Breaks leases on a file that was opened as `fd`, waits for their holders, and truncates it if
 /// that is still to be done. On an error the descriptor is empty again; its number is the caller's.
-#[cold]
-pub fn complete_open(session: &Session<'_>, fd: u32, file: &OpenFile) -> Result<()> {
-    if file.is_path() {
-        return Ok(());
-    }
+fn complete_open(session: &Session<'_>, fd: u32, file: &OpenFile) -> Result<()> {
     let truncate = || if file.truncates_late() { session.caller.opens().truncate_late(file) } else { Ok(()) };
     let completed = break_leases(file).and_then(|()| truncate());
     if completed.is_err() {
@@ -157,8 +162,7 @@ fn break_leases(file: &OpenFile) -> Result<()> {
 
 /// truncate(path, length), of a file on which leases may exist: as an open for writing, so that a
 /// grant finds it.
-#[cold]
-pub fn truncate(call: &mut Call<'_>, length: i64) -> Result<Verdict> {
+fn truncate(call: &mut Call<'_>, length: i64) -> Result<Verdict> {
     let mut opened = None;
     let verdict = by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| {
         opened = Some(caller.opens().open_node(node, libc::O_WRONLY)?);

@@ -179,7 +179,7 @@ impl ExecStart<'_> {
             let own =
                 unsafe { strings(arguments[lists] as *const *const u8) }.skip(self.skip).map(ListedString::as_ptr);
             let all = self.before.iter().copied().chain(own).take(N - 1).chain([core::ptr::null()]);
-            words.iter_mut().zip(all).for_each(|(walk_start, word)| _ = walk_start.write(word));
+            words.iter_mut().zip(all).for_each(|(slot, word)| _ = slot.write(word));
             arguments[lists] = words.as_ptr() as u64;
         }
         let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];

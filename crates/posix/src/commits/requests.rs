@@ -21,8 +21,8 @@
 //! 1. The call reads the number of commits started, sets a bit in the service word, and wakes the
 //!    committer.
 //! 2. The committer takes the bits, takes the lock, counts the commit, and makes it.
-//! 3. It stores the commit's number as finished or failed, raises the *turn*, and wakes the threads
-//!    that sleep on it.
+//! 3. It stores the commit's number as finished or failed, raises the count of *wakes*, and wakes
+//!    the threads that sleep on it.
 //! 4. The call returns if a commit that began after step 1 has finished. It repeats the request
 //!    after a while, since the committer may have died in between. Where no committer is left, it
 //!    commits itself.
@@ -68,14 +68,14 @@ impl Commits {
     /// Lets the service commit. A process whose files may not grow cannot write the journal: the
     /// kernel would kill it.
     pub(super) fn commit_by_service<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
-        let (shared, turns) = (self.shared(), &self.header().turns);
+        let (shared, wakes) = (self.shared(), &self.header().wakes);
         let needed = shared.started.load(SeqCst) + 1;
         let failed_before = shared.failed.load(Acquire);
         let mut sleeps_left = SERVICE_SLEEPS;
         let mut silent_sleeps = 0;
         self.ask_service(WANTS_COMMIT);
         loop {
-            let turn = turns.load(Acquire);
+            let before = wakes.load(Acquire);
             if shared.finished.load(Acquire) >= needed {
                 return Ok(());
             }
@@ -95,8 +95,8 @@ impl Commits {
             } else {
                 return self.commit_here(thread);
             }
-            PLATFORM.wait(turns, turn, SLEEP_MS);
-            if turns.load(Acquire) == turn {
+            PLATFORM.wait(wakes, before, SLEEP_MS);
+            if wakes.load(Acquire) == before {
                 self.ask_service(WANTS_COMMIT);
                 silent_sleeps += 1;
                 if silent_sleeps % LOOK_SLEEPS == 0 {
@@ -120,10 +120,10 @@ impl Commits {
     }
 
     /// Wakes the calls that wait for the end of a commit.
-    pub(super) fn end_turn(&self) {
-        let turns = &self.header().turns;
-        turns.fetch_add(1, Release);
-        PLATFORM.wake(turns);
+    pub(super) fn wake_waiters(&self) {
+        let wakes = &self.header().wakes;
+        wakes.fetch_add(1, Release);
+        PLATFORM.wake(wakes);
     }
 }
 
@@ -182,7 +182,7 @@ impl Commits {
         if before as u32 == number {
             let _ = service.compare_exchange(before, 0, AcqRel, Relaxed);
             // Calls that wait for it commit themselves.
-            self.end_turn();
+            self.wake_waiters();
         }
     }
 

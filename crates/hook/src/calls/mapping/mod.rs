@@ -93,7 +93,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let verdict = map_file(call)?;
     if marks::is_ring(fd as u32) {
-        return Ok(extensions::record_ring_mapping(call, verdict));
+        return Ok(extensions::map(call, verdict));
     }
     if is_code { map_code(call, verdict) } else { Ok(verdict) }
 }

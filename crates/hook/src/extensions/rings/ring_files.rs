@@ -14,7 +14,6 @@
 //! (programs may take their numbers).
 
 use crate::abi::entry::FDS_MAX;
-use crate::descriptors::marks;
 use crate::large_table::LargeTable;
 use crate::process::session::Session;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -73,13 +72,6 @@ fn release_slot(session: &Session<'_>, slot: usize, word: u64) {
 pub fn release(session: &Session<'_>, ring: u32, index: u32) {
     if let Some(slot) = find(ring, index) {
         release_slot(session, slot, key(ring, index));
-    }
-}
-
-/// A descriptor is closed: if it is a ring, its registered files end.
-pub fn release_of_closed(session: &Session<'_>, fd: u32) {
-    if marks::is_ring(fd) {
-        release_all(session, fd);
     }
 }
 

@@ -259,12 +259,12 @@ fn flush(call: &mut Call<'_>, flags: u32) -> Result<Verdict> {
 
 /// read, of a fanotify descriptor.
 #[cold]
-pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
+pub fn read(call: &mut Call<'_>, buffer: (u64, u64)) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
     // Events hold new descriptors.
     fd_numbers::release_cached();
     let Some(group) = Group::of(&call.begin()?.session, fd) else { return Ok(NATIVE) };
-    read_group(call, group.key, (buffer, length), &Marks(group))
+    read_group(call, group.key, buffer, &Marks(group))
 }
 
 /// Events of marks.

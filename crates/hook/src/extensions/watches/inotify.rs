@@ -15,7 +15,7 @@
 //! - The numbers of watches in the mount are above all that the kernel assigns.
 
 use super::{EventBuffer, EventKind, WakeFile, describe, fanotify, limit_of, read_group};
-use crate::abi::entry::{FDS_MAX, NATIVE, Next, Verdict, done};
+use crate::abi::entry::{FDS_MAX, NATIVE, Verdict, done};
 use crate::abi::user_memory::UserSlice;
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, native_with};
@@ -159,14 +159,14 @@ pub fn rm_watch(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// read, of a descriptor that is not of a file of the image.
 #[cold]
-pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
+pub fn read(call: &mut Call<'_>, buffer: (u64, u64)) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
     let session = call.begin()?.session;
     let Some(key) = session.process.watch_key(fd) else { return Ok(NATIVE) };
     if session.process.mark_group_flags(fd).is_some() {
-        return fanotify::read(call, buffer, length);
+        return fanotify::read(call, buffer);
     }
-    read_group(call, key, (buffer, length), &Watched)
+    read_group(call, key, buffer, &Watched)
 }
 
 /// Events of watches.
@@ -257,14 +257,4 @@ pub fn bytes_to_read(call: &mut Call<'_>, address: u64) -> Result<Verdict> {
     let sum = (kernels - extra).max(0).saturating_add(i32::try_from(bytes).unwrap_or(i32::MAX));
     user_memory::write(address, &sum)?;
     Ok(done(0))
-}
-
-/// The result of a call by descriptor, or of `watcher` if it was left to the kernel.
-#[inline]
-pub fn or_else(
-    call: &mut Call<'_>,
-    verdict: Verdict,
-    watcher: impl FnOnce(&mut Call<'_>) -> Result<Verdict>,
-) -> Result<Verdict> {
-    if verdict.next == Next::Native { watcher(call) } else { Ok(verdict) }
 }

@@ -4,15 +4,13 @@
 mod fanotify;
 mod inotify;
 
-pub use inotify::{bytes_to_read, or_else, read};
-
 use crate::abi::entry::{Verdict, done};
 use crate::abi::sys;
 use crate::call::OnFailure::Kernel;
-use crate::call::{Call, blocking_call};
-use crate::call_table::{Entry, call};
+use crate::call::{Call, blocking_call, call};
 use crate::calls::kernel_objects::meeting;
 use crate::descriptors::fd_numbers;
+use crate::extensions::Extension;
 use crate::handoff::write_number;
 use crate::proc_links::{descriptor_path, information_path};
 use crate::process::session::Session;
@@ -26,15 +24,21 @@ use posix::{OpenFile, Result};
 use tables::MarkGroupFlags;
 use tables::watch::{Watches, wake_name};
 
-/// The calls.
-pub const CALLS: &[Entry] = &[
-    call!(SYS_inotify_init, Always, Other, inotify::init, Kernel),
-    call!(SYS_inotify_init1, Always, Other, inotify::init1, Kernel),
-    call!(SYS_inotify_add_watch, PathSecond, Other, inotify::add_watch),
-    call!(SYS_inotify_rm_watch, Fd, Other, inotify::rm_watch),
-    call!(SYS_fanotify_init, Always, Other, fanotify::init, Kernel),
-    call!(SYS_fanotify_mark, Always, Other, fanotify::mark, Kernel),
-];
+/// The extension.
+pub const EXTENSION: Extension = Extension {
+    calls: &[
+        call!(SYS_inotify_init, Always, Other, inotify::init, Kernel),
+        call!(SYS_inotify_init1, Always, Other, inotify::init1, Kernel),
+        call!(SYS_inotify_add_watch, PathSecond, Other, inotify::add_watch),
+        call!(SYS_inotify_rm_watch, Fd, Other, inotify::rm_watch),
+        call!(SYS_fanotify_init, Always, Other, fanotify::init, Kernel),
+        call!(SYS_fanotify_mark, Always, Other, fanotify::mark, Kernel),
+    ],
+    read: inotify::read,
+    bytes_to_read: inotify::bytes_to_read,
+    received_key,
+    ..Extension::NONE
+};
 
 /// The limit of watches if the kernel does not show it.
 const WATCHES_DEFAULT: u32 = 8192;
@@ -106,7 +110,7 @@ impl WakeFile {
 
 /// The key of the group behind a descriptor from another process: of a descriptor that watches the
 /// kernel lists what it watches, and so the wake file. `room` is for the list.
-pub fn received_key(thread: &Thread<'static>, fd: u32, room: &mut [u8]) -> Option<u64> {
+fn received_key(thread: &Thread<'static>, fd: u32, room: &mut [u8]) -> Option<u64> {
     let target = sys::read_link(&descriptor_path(fd), room).ok()?;
     if ![&b"anon_inode:inotify"[..], b"anon_inode:[fanotify]"].contains(&&room[..target]) {
         return None;

@@ -4,8 +4,8 @@
 use crate::abi::user_memory;
 use crate::call::Call;
 use crate::descriptors::marks::{self, kernel};
+use crate::extensions::rings::message_ring::{ANY_INDEX, Message};
 use crate::extensions::rings::ring_files;
-use crate::message_ring::{ANY_INDEX, Message};
 use crate::process::session::Session;
 use posix::{Errno, Result};
 
@@ -143,7 +143,8 @@ pub fn send(call: &mut Call<'_>, ring: u32, place: Place, fd: u32) -> Result<u32
         return Err(Errno::EOPNOTSUPP);
     }
     List { address: &raw const number as u64, count: 1 }.check(&session)?;
-    let result = call.context.message_ring().send(ring, Message::File { fd: number, index: place.field() })?;
+    let result =
+        call.context.of_extensions().message_ring.send(ring, Message::File { fd: number, index: place.field() })?;
     let at = match place {
         Place::At(index) => index,
         Place::Any => result,

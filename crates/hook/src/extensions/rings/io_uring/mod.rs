@@ -26,15 +26,15 @@ mod operations;
 mod selection;
 
 use crate::abi::entry::{NATIVE, Next, Verdict, done};
-use crate::abi::ring_parameters::{Parameters, setup_flag};
 use crate::abi::{sys, user_memory};
 use crate::call::{Call, blocking_call, native_with};
 use crate::descriptors::fd_numbers;
 use crate::descriptors::marks::{self, host_verdict, kernel};
 use crate::extensions::rings::entries::serve_entry;
+use crate::extensions::rings::message_ring::Message;
 use crate::extensions::rings::ring_files;
+use crate::extensions::rings::ring_parameters::{Parameters, setup_flag};
 use crate::large_table::{self, LargeTable};
-use crate::message_ring::Message;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use files::{List, Place};
@@ -666,7 +666,7 @@ fn send(call: &mut Call<'_>, number: u32, (to, place): (u32, Place), data: Optio
     close(call, fd)?;
     let result = sent? as i32;
     if let Some(data) = data {
-        call.context.message_ring().send(to, Message::Completion { data, result })?;
+        call.context.of_extensions().message_ring.send(to, Message::Completion { data, result })?;
     }
     Ok(result.into())
 }

@@ -18,8 +18,8 @@
 //! *Rejected:* modelling the choice (it depends on a hint, a range and concurrent completions);
 //! fdinfo (it lists the table, not what is free next).
 
-use crate::abi::ring_parameters::{Parameters, setup_flag};
 use crate::abi::sys;
+use crate::extensions::rings::ring_parameters::{Parameters, setup_flag};
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Release};
