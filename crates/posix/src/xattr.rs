@@ -196,7 +196,7 @@ impl<'c, 'f, M: Memory> Xattrs<'c, 'f, M> {
                 fits &= end <= names.len();
                 if fits {
                     names.part(length..end - 1).copy_from(name);
-                    names.part(end - 1..end).clear();
+                    names.part(end - 1..end).copy_from(&[0]);
                 }
             }
             length = end;

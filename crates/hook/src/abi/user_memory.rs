@@ -304,6 +304,20 @@ impl UserSlice {
     }
 }
 
+/// The bytes of a range up to the first page that `access` cannot access: EFAULT if there are none.
+/// An empty range may be anywhere.
+#[inline(always)]
+fn accessible(address: u64, length: u64, access: unsafe extern "C" fn(u64, u64) -> u64) -> Result<u64> {
+    if length == 0 {
+        return Ok(0);
+    }
+    check(address, length)?;
+    // SAFETY: it reads, or writes the present values, each as one operation; a fault is reported.
+    let result = unsafe { access(address, length) };
+    let bytes = if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) };
+    if bytes == 0 { Err(EFAULT) } else { Ok(bytes) }
+}
+
 /// The program's buffer, for reading: EFAULT if a page of it cannot be read. The program gets a
 /// signal if another thread unmaps it during the call.
 pub fn readable(address: u64, length: u64) -> Result<UserBytes<'static>> {
@@ -314,18 +328,7 @@ pub fn readable(address: u64, length: u64) -> Result<UserBytes<'static>> {
 /// [`readable`], up to the first unreadable page: EFAULT if nothing is readable.
 #[inline]
 pub fn readable_part(address: u64, length: u64) -> Result<UserBytes<'static>> {
-    let mut readable = length;
-    if length != 0 {
-        check(address, length)?;
-        // SAFETY: reads only; a fault is reported.
-        let result = unsafe { directfs_user_read(address, length) };
-        if result & FAILED != 0 {
-            readable = (result & !FAILED).saturating_sub(address);
-        }
-        if readable == 0 {
-            return Err(EFAULT);
-        }
-    }
+    let readable = accessible(address, length, directfs_user_read)?;
     // SAFETY: a byte of every page was read just now; the program keeps them during its call.
     Ok(unsafe { UserBytes::new(address as *const u8, readable as usize) })
 }
@@ -340,26 +343,15 @@ pub fn first_unreadable(address: u64, length: u64) -> Option<u64> {
     (result & FAILED != 0).then_some(result & !FAILED)
 }
 
-/// How many bytes of a range, which is not empty, can be written, up to the first page that cannot.
-fn writable_bytes(address: u64, length: u64) -> Result<u64> {
-    check(address, length)?;
-    // SAFETY: the instruction writes the present value, as one operation; a fault is reported.
-    let result = unsafe { directfs_user_write(address, length) };
-    Ok(if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) })
-}
-
-/// EFAULT if a byte of a range, which is not empty, cannot be written.
+/// EFAULT if a byte of a range cannot be written.
 pub fn check_writable(address: u64, length: u64) -> Result<()> {
-    if writable_bytes(address, length)? == length { Ok(()) } else { Err(EFAULT) }
+    if accessible(address, length, directfs_user_write)? == length { Ok(()) } else { Err(EFAULT) }
 }
 
 /// The program's buffer, for writing, up to the first unwritable page: EFAULT if nothing is
 /// writable.
 pub fn writable_part(address: u64, length: u64) -> Result<UserBytesMut<'static>> {
-    let writable = if length == 0 { 0 } else { writable_bytes(address, length)? };
-    if writable == 0 && length != 0 {
-        return Err(EFAULT);
-    }
+    let writable = accessible(address, length, directfs_user_write)?;
     // SAFETY: a byte of every page was written just now; the program vouches for the room.
     Ok(unsafe { UserBytesMut::new(address as *mut u8, writable as usize) })
 }
