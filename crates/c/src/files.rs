@@ -4,7 +4,7 @@ use crate::error::{Failure, Result, call};
 use crate::handles::{OpenFile, add_file, file, remove_file};
 use crate::pointers::{bytes, room};
 use std::ffi::{c_int, c_void};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom};
 
 /// Closes a file. Its lock ends with the last number of the open file.
 #[unsafe(no_mangle)]
@@ -25,7 +25,7 @@ pub extern "C" fn directfs_dup(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn directfs_read(fd: c_int, buffer: *mut c_void, count: usize) -> libc::ssize_t {
     // SAFETY: the caller keeps the contract that the crate's documentation states.
-    call(-1, || unsafe { Ok((&file(fd)?.file).read(room(buffer, count)?)? as libc::ssize_t) })
+    call(-1, || unsafe { Ok(file(fd)?.file.read_user(room(buffer, count)?)? as libc::ssize_t) })
 }
 
 /// Writes at the position, which advances. A write is atomic, and durable when it returns, as
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn directfs_read(fd: c_int, buffer: *mut c_void, count: us
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn directfs_write(fd: c_int, buffer: *const c_void, count: usize) -> libc::ssize_t {
     // SAFETY: the caller keeps the contract that the crate's documentation states.
-    call(-1, || unsafe { Ok((&file(fd)?.file).write(bytes(buffer, count)?)? as libc::ssize_t) })
+    call(-1, || unsafe { Ok(file(fd)?.file.write_user(bytes(buffer, count)?)? as libc::ssize_t) })
 }
 
 /// Reads at an offset. The position does not change.
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn directfs_pread(
     offset: libc::off_t,
 ) -> libc::ssize_t {
     // SAFETY: the caller keeps the contract that the crate's documentation states.
-    call(-1, || unsafe { Ok(file(fd)?.file.read_at(room(buffer, count)?, offset as u64)? as libc::ssize_t) })
+    call(-1, || unsafe { Ok(file(fd)?.file.read_user_at(room(buffer, count)?, offset as u64)? as libc::ssize_t) })
 }
 
 /// Writes at an offset. The position does not change. A file that was opened with O_APPEND is
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn directfs_pwrite(
     offset: libc::off_t,
 ) -> libc::ssize_t {
     // SAFETY: the caller keeps the contract that the crate's documentation states.
-    call(-1, || unsafe { Ok(file(fd)?.file.write_at(bytes(buffer, count)?, offset as u64)? as libc::ssize_t) })
+    call(-1, || unsafe { Ok(file(fd)?.file.write_user_at(bytes(buffer, count)?, offset as u64)? as libc::ssize_t) })
 }
 
 /// Sets and returns the position: SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE.

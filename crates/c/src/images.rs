@@ -215,8 +215,8 @@ pub unsafe extern "C" fn directfs_image_as_user(
         let held = handles::image(image)?;
         let length = count.checked_mul(size_of::<libc::gid_t>()).filter(|_| count <= 65_536);
         let length = length.ok_or(Failure::Here(libc::EINVAL, "more than 65536 groups"))?;
-        let groups = bytes(groups.cast(), length)?.chunks_exact(size_of::<libc::gid_t>());
-        let groups: Vec<u32> = groups.map(|group| u32::from_ne_bytes(group.try_into().unwrap_or_default())).collect();
+        let groups = bytes(groups.cast(), length)?.to_vec();
+        let groups: Vec<u32> = groups.as_chunks().0.iter().map(|group| u32::from_ne_bytes(*group)).collect();
         let credentials = Credentials::new(uid, gid, &groups).umask(umask);
         add(held.fs.with_credentials(credentials), None, held.device)
     })

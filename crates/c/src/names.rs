@@ -161,7 +161,7 @@ pub unsafe extern "C" fn directfs_readlink(
         let target = held.fs.read_link(path)?;
         let bytes = target.as_os_str().as_bytes();
         let length = bytes.len().min(room.len());
-        room[..length].copy_from_slice(&bytes[..length]);
+        room.part(0..length).copy_from(&bytes[..length]);
         Ok(length as libc::ssize_t)
     })
 }

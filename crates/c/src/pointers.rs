@@ -1,10 +1,10 @@
 //! Memory of the caller.
 
 use crate::error::{Failure, Result};
+use directfs::{UserBytes, UserBytesMut};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::slice;
 
 /// The most bytes of one read or write, as in Linux.
 const BYTES_MAX: usize = 0x7fff_f000;
@@ -31,27 +31,25 @@ pub(crate) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path> {
 /// Bytes to read, at most as many as one call transfers.
 ///
 /// # Safety
-/// NULL, or so many bytes, which no thread changes during the call.
-pub(crate) unsafe fn bytes<'a>(address: *const c_void, length: usize) -> Result<&'a [u8]> {
-    match length.min(BYTES_MAX) {
-        0 => Ok(&[]),
-        _ if address.is_null() => Err(NULL),
-        // SAFETY: the caller's promise.
-        length => Ok(unsafe { slice::from_raw_parts(address.cast(), length) }),
+/// NULL, or so many bytes during the call.
+pub(crate) unsafe fn bytes<'a>(address: *const c_void, length: usize) -> Result<UserBytes<'a>> {
+    if address.is_null() && length > 0 {
+        return Err(NULL);
     }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { UserBytes::new(address.cast(), length.min(BYTES_MAX)) })
 }
 
 /// Bytes to fill, at most as many as one call transfers.
 ///
 /// # Safety
-/// NULL, or so many bytes, which no other thread uses during the call.
-pub(crate) unsafe fn room<'a>(address: *mut c_void, length: usize) -> Result<&'a mut [u8]> {
-    match length.min(BYTES_MAX) {
-        0 => Ok(&mut []),
-        _ if address.is_null() => Err(NULL),
-        // SAFETY: the caller's promise; every pattern of bits is a byte, and none is read.
-        length => Ok(unsafe { slice::from_raw_parts_mut(address.cast(), length) }),
+/// NULL, or so many bytes during the call.
+pub(crate) unsafe fn room<'a>(address: *mut c_void, length: usize) -> Result<UserBytesMut<'a>> {
+    if address.is_null() && length > 0 {
+        return Err(NULL);
     }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { UserBytesMut::new(address.cast(), length.min(BYTES_MAX)) })
 }
 
 /// An argument that may be NULL.

@@ -3,7 +3,7 @@
 use crate::error::{Failure, Result, call};
 use crate::handles::{self, directfs_image, file};
 use crate::pointers::{self, bytes, room, text};
-use directfs::SetXattr;
+use directfs::{SetXattr, UserBytes};
 use std::ffi::{OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 
@@ -15,9 +15,10 @@ unsafe fn give(result: &[u8], buffer: *mut c_void, size: usize) -> Result<libc::
     if size > 0 {
         // SAFETY: the caller's promise.
         let room = unsafe { room(buffer, size) }?;
-        let room = room.get_mut(..result.len());
-        room.ok_or(Failure::Here(libc::ERANGE, "the buffer is too short: ask for the length with size 0"))?
-            .copy_from_slice(result);
+        if room.len() < result.len() {
+            return Err(Failure::Here(libc::ERANGE, "the buffer is too short: ask for the length with size 0"));
+        }
+        room.part(0..result.len()).copy_from(result);
     }
     Ok(result.len() as libc::ssize_t)
 }
@@ -31,6 +32,16 @@ fn which(flags: c_int) -> Result<SetXattr> {
         libc::XATTR_REPLACE => Ok(SetXattr::Existing),
         _ => Err(Failure::Here(libc::EINVAL, "unknown flags: use 0, XATTR_CREATE or XATTR_REPLACE")),
     }
+}
+
+/// A copy of a value. A value that is too long has no use, so its copy is one byte too long.
+///
+/// # Safety
+/// As of [`bytes`].
+unsafe fn copied(value: *const c_void, size: usize) -> Result<Vec<u8>> {
+    const VALUE_BYTES_MAX: usize = 65_536;
+    // SAFETY: the caller's promise.
+    unsafe { bytes(value, size.min(VALUE_BYTES_MAX + 1)) }.map(UserBytes::to_vec)
 }
 
 /// Names, each with a zero byte behind it.
@@ -81,7 +92,7 @@ pub unsafe extern "C" fn directfs_setxattr(
         handles::image(image)?.fs.set_xattr_with(
             pointers::path(path)?,
             text(name)?,
-            bytes(value, size)?,
+            copied(value, size)?,
             which(flags)?,
         )?;
         Ok(0)
@@ -99,7 +110,7 @@ pub unsafe extern "C" fn directfs_fsetxattr(
 ) -> c_int {
     // SAFETY: the caller keeps the contract that the crate's documentation states.
     call(-1, || unsafe {
-        file(fd)?.file.set_xattr(text(name)?, bytes(value, size)?, which(flags)?)?;
+        file(fd)?.file.set_xattr(text(name)?, copied(value, size)?, which(flags)?)?;
         Ok(0)
     })
 }

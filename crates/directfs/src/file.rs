@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::metadata::system_time;
 use crate::session::{Inside, OpenNumber};
 use crate::view::View;
-use crate::{Credentials, FileTimes, Metadata, Permissions};
+use crate::{Credentials, FileTimes, Metadata, Permissions, UserBytes, UserBytesMut};
 use engine::statistics::CallClass;
 use engine::{Node, SeekWhat};
 use posix::{Caller, Errno, Scope, TimeToSet, Whence};
@@ -217,7 +217,19 @@ impl File {
     /// # Errors
     /// EBADF: not opened for reading; EISDIR; EINVAL: the offset is above 2^63 - 1.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<usize> {
+        self.read_user_at(bytes.into(), at)
+    }
+
+    /// [`File::read_at`] into a buffer that other threads may use.
+    #[doc(hidden)]
+    pub fn read_user_at(&self, bytes: UserBytesMut<'_>, at: u64) -> Result<usize> {
         self.call("read", |caller, file| caller.data().read_at(file, offset(at)?, bytes))
+    }
+
+    /// [`Read::read`] into a buffer that other threads may use.
+    #[doc(hidden)]
+    pub fn read_user(&self, bytes: UserBytesMut<'_>) -> Result<usize> {
+        self.call("read", |caller, file| caller.data().read(file, bytes))
     }
 
     /// Reads from an offset to the end, and appends it to `bytes`; returns the number of bytes.
@@ -278,7 +290,19 @@ impl File {
     /// # Errors
     /// EBADF: not opened for writing; ENOSPC; EFBIG: beyond 256 TiB.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> Result<usize> {
+        self.write_user_at(bytes.into(), at)
+    }
+
+    /// [`File::write_at`] from a buffer that other threads may write.
+    #[doc(hidden)]
+    pub fn write_user_at(&self, bytes: UserBytes<'_>, at: u64) -> Result<usize> {
         self.write_by(|caller, file| caller.data().write_at(file, offset(at)?, bytes))
+    }
+
+    /// [`Write::write`] from a buffer that other threads may write.
+    #[doc(hidden)]
+    pub fn write_user(&self, bytes: UserBytes<'_>) -> Result<usize> {
+        self.write_by(|caller, file| caller.data().write(file, bytes))
     }
 
     /// Writes all bytes at an offset.
@@ -595,13 +619,13 @@ impl FileExt for File {
 
 impl Read for &File {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        Ok(self.call("read", |caller, file| caller.data().read(file, bytes))?)
+        Ok(self.read_user(bytes.into())?)
     }
 }
 
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.write_by(|caller, file| caller.data().write(file, bytes))?)
+        Ok(self.write_user(bytes.into())?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -120,6 +120,8 @@ pub use file_system::FileSystem;
 pub use flags::FileFlags;
 pub use image::{Closed, CreateImage, Durability, Image, ImageOptions};
 pub use metadata::{FileTimes, FileType, Metadata, Permissions, Space};
+#[doc(hidden)]
+pub use pmem::{UserBytes, UserBytesMut};
 pub use read_dir::{DirEntry, ReadDir};
 pub use view::View;
 

@@ -14,7 +14,7 @@ use crate::fs::Fs;
 use crate::platform::Platform;
 use crate::sync::{AtomicI64, AtomicU32};
 use core::sync::atomic::{AtomicBool, Ordering};
-use pmem::{Direct, Mapping, Region};
+use pmem::{Direct, Mapping, Region, UserBytes};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -227,7 +227,7 @@ impl pmem::Memory for Mortal {
     fn stored(&self, _: u64, _: &[u8]) {
         mortality::may_die_here();
     }
-    fn streamed(&self, _: u64, _: &[u8]) {
+    fn streamed(&self, _: u64, _: UserBytes<'_>) {
         mortality::may_die_here();
     }
     fn flushed(&self, _: u64, _: u64) {

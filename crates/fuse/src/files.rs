@@ -547,7 +547,7 @@ impl Files {
             if self.append == Append::Never && flags & libc::O_APPEND != 0 {
                 self.check_appends(caller, node, offset)?;
             }
-            caller.data().write_at_as(&file, start, from, self.append)
+            caller.data().write_at_as(&file, start, from.into(), self.append)
         })?;
         self.attributes_outdated(number);
         if let Some(inherited) = &self.inherited {

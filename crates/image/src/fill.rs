@@ -9,7 +9,7 @@
 use super::extents::for_each_hole;
 use super::regions::{dram_region, recover, tracking_of};
 use engine::{AttachOptions, BlockUses, Error, Fs, Liveness, RecoveryReport};
-use pmem::{BLOCK_BYTES, Direct, LoadError, Mapping, Memory, Region, Residency, Tracking};
+use pmem::{BLOCK_BYTES, Direct, LoadError, Mapping, Memory, Region, Residency, Tracking, UserBytes};
 use posix::commits::{Commits, tracking_at};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -195,7 +195,7 @@ impl Loading {
 impl Memory for Loading {
     const WATCHED: bool = true;
     fn stored(&self, _: u64, _: &[u8]) {}
-    fn streamed(&self, _: u64, _: &[u8]) {}
+    fn streamed(&self, _: u64, _: UserBytes<'_>) {}
     fn flushed(&self, _: u64, _: u64) {}
     fn fenced(&self) {}
     fn read(&self, offset: u64, length: u64) {

@@ -15,7 +15,7 @@ use lab::pmfs::Pmfs;
 use lab::soupfs::SoupFs;
 use lab::squirrelfs::SquirrelFs;
 use lab::vfs::{DentryCache, Vfs};
-use pmem::{Direct, Mapping, Memory, Region};
+use pmem::{Direct, Mapping, Memory, Region, UserBytes};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -38,7 +38,7 @@ thread_local! {
 impl Memory for Noted {
     const WATCHED: bool = true;
     fn stored(&self, _: u64, _: &[u8]) {}
-    fn streamed(&self, _: u64, _: &[u8]) {}
+    fn streamed(&self, _: u64, _: UserBytes<'_>) {}
     fn flushed(&self, _: u64, _: u64) {}
     fn fenced(&self) {
         FENCES.set(FENCES.get() + 1);

@@ -97,7 +97,7 @@ fn copies_within(arena: &mut [u8]) {
             for at in (0..length).step_by(512) {
                 // SAFETY: as above.
                 unsafe {
-                    copy::load_bytes(place.add(at), &mut buffer);
+                    copy::load_bytes(place.add(at), buffer.as_mut_ptr(), 512);
                     copy::stream(place.add(16384 + at), buffer.as_ptr(), 512);
                 }
             }
@@ -115,7 +115,7 @@ fn loads(arena: &mut [u8]) {
             let load = median(arena, stride, |from| {
                 for at in 0..16 {
                     // SAFETY: the arena has room beyond every place.
-                    unsafe { copy::load_bytes(from.wrapping_add(at), black_box(&mut into)) };
+                    unsafe { copy::load_bytes(from.wrapping_add(at), black_box(into.as_mut_ptr()), length) };
                 }
             });
             let memcpy = median(arena, stride, |from| {

@@ -192,7 +192,7 @@ impl ContentLoad {
     }
 }
 
-/// The address range of the code that copies out of regions. The code is a leaf without a frame:
+/// The address range of the code that copies to ordinary memory. It is a leaf without a frame:
 /// returning from any of its instructions leaves the rest of the copy undone and has no other
 /// effect. A signal handler can therefore return from it when the program's buffer is not writable.
 pub fn load_code() -> core::ops::Range<usize> {
@@ -290,6 +290,14 @@ pmem_load_four:
     add rsi, r10
     add rdi, r10
     jmp 20b
+    .globl pmem_clear
+    .hidden pmem_clear
+    .type pmem_clear, @function
+pmem_clear:
+    xor eax, eax
+    mov rcx, rsi
+    rep stosb
+    ret
     .globl pmem_load_end
     .hidden pmem_load_end
 pmem_load_end:
@@ -303,6 +311,7 @@ unsafe extern "C" {
     fn pmem_load_strings(to: *mut u8, from: *const u8, length: usize, what: u32) -> u32;
     /// Interleaves the lines of four quarters, then copies the rest; at least 256 bytes.
     fn pmem_load_four(to: *mut u8, from: *const u8, length: usize, what: u32) -> u32;
+    fn pmem_clear(to: *mut u8, length: usize);
 }
 
 /// Whether the processor's string copy is the fastest for this length and distance.
@@ -320,12 +329,15 @@ fn is_long_on_intel(length: usize) -> bool {
     length >= INTEL_BYTES_MIN && processor::features() & INTEL != 0
 }
 
+/// Copies bytes to ordinary memory: out of a region, or from or to a program's buffer.
+///
 /// # Safety
-/// `from .. from + into.len()` is mapped and does not overlap `into`.
+/// `from .. from + length` and `to .. to + length` are mapped, or a signal handler ends the copy,
+/// and do not overlap.
 #[inline]
-pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
+pub(crate) unsafe fn load_bytes(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: by contract. A load of metadata is never ended for an error.
-    unsafe { load(from, into, METADATA) };
+    unsafe { load(from, to, length, METADATA) };
 }
 
 /// [`load_bytes`] of content. Returns whether the bytes were there: false if the memory has an
@@ -334,24 +346,23 @@ pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
 /// # Safety
 /// See [`load_bytes`].
 #[inline]
-pub(crate) unsafe fn load_content(from: *const u8, into: &mut [u8], kind: ContentLoad) -> bool {
+pub(crate) unsafe fn load_content(from: *const u8, to: *mut u8, length: usize, kind: ContentLoad) -> bool {
     // SAFETY: by contract.
-    unsafe { load(from, into, kind as u32) != LOAD_LOST }
+    unsafe { load(from, to, length, kind as u32) != LOAD_LOST }
 }
 
 /// # Safety
 /// See [`load_bytes`].
 #[inline(always)]
-unsafe fn load(from: *const u8, into: &mut [u8], what: u32) -> u32 {
-    let length = into.len();
+unsafe fn load(from: *const u8, to: *mut u8, length: usize, what: u32) -> u32 {
     if cfg!(miri) {
         // SAFETY: by contract.
-        unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr(), length) };
+        unsafe { from.copy_to_nonoverlapping(to, length) };
         return 0;
     }
     let copy = if is_long_on_intel(length) {
         pmem_load
-    } else if best_as_string(into.as_ptr(), from, length) {
+    } else if best_as_string(to, from, length) {
         pmem_load_strings
     } else if FOUR_STREAMS.contains(&length) {
         pmem_load_four
@@ -360,7 +371,21 @@ unsafe fn load(from: *const u8, into: &mut [u8], what: u32) -> u32 {
     };
     // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag
     // is clear in Rust code.
-    unsafe { copy(into.as_mut_ptr(), from, length, what) }
+    unsafe { copy(to, from, length, what) }
+}
+
+/// Sets bytes of ordinary memory to zero.
+///
+/// # Safety
+/// `to .. to + length` is mapped, or a signal handler ends this.
+#[inline]
+pub(crate) unsafe fn clear(to: *mut u8, length: usize) {
+    if cfg!(miri) {
+        // SAFETY: by contract.
+        return unsafe { to.write_bytes(0, length) };
+    }
+    // SAFETY: by contract; the direction flag is clear in Rust code.
+    unsafe { pmem_clear(to, length) };
 }
 
 /// # Safety

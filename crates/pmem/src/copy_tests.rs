@@ -98,14 +98,14 @@ fn stores_copy_exactly_their_range() {
 #[test]
 fn loads_copy_exactly_their_range() {
     at_every_alignment(|to, from, length| {
-        // SAFETY: as above; the destination is a part of the arena without other references now.
-        unsafe { load_bytes(from, core::slice::from_raw_parts_mut(to, length)) }
+        // SAFETY: as above.
+        unsafe { load_bytes(from, to, length) }
     });
     let source: Vec<u8> = (0..9000u32).map(|index| (index % 251) as u8).collect();
     for length in [STRING_BYTES_MIN - 1, STRING_BYTES_MIN, STRING_BYTES_MIN + 1, 4096, 8999] {
         let mut into = vec![0; length];
         // SAFETY: the source is one byte longer than the longest copy.
-        unsafe { load_bytes(source.as_ptr().wrapping_add(1), &mut into) };
+        unsafe { load_bytes(source.as_ptr().wrapping_add(1), into.as_mut_ptr(), length) };
         assert_eq!(into, source[1..=length]);
     }
 }
@@ -137,9 +137,8 @@ fn at_every_distance(copy: impl Fn(*mut u8, *const u8, usize)) {
 #[test]
 #[cfg_attr(miri, ignore = "takes hours, and Miri has one way to copy")]
 fn long_copies_are_exact_at_every_distance() {
-    // SAFETY: `at_every_distance` gives ranges inside its buffers; the destination is a part of one
-    // without other references now.
-    at_every_distance(|to, from, length| unsafe { load_bytes(from, core::slice::from_raw_parts_mut(to, length)) });
+    // SAFETY: `at_every_distance` gives ranges inside its buffers.
+    at_every_distance(|to, from, length| unsafe { load_bytes(from, to, length) });
     // SAFETY: as above.
     at_every_distance(|to, from, length| unsafe { store(to, from, length) });
 }

@@ -5,8 +5,8 @@ use std::hint;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::LINE_BYTES;
 use crate::memory::Memory;
+use crate::{LINE_BYTES, UserBytes};
 
 /// Additional time over this machine's memory; zero means no delay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl<W: Wait> Memory for Delayed<W> {
     fn stored(&self, _: u64, _: &[u8]) {}
 
     #[inline]
-    fn streamed(&self, offset: u64, bytes: &[u8]) {
+    fn streamed(&self, offset: u64, bytes: UserBytes<'_>) {
         self.owe(offset, bytes.len() as u64);
     }
 

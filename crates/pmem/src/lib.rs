@@ -74,6 +74,7 @@ mod token;
 mod tracking;
 #[cfg(test)]
 mod tracking_tests;
+mod user_bytes;
 
 #[cfg(feature = "std")]
 mod backing;
@@ -119,6 +120,7 @@ pub use token::{
 pub use tracking::{MarkedPage, RaisedCut, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 #[cfg(feature = "std")]
 pub use truncation::{any_content_lost, any_loss, forget_kept_mappings, survive_truncations};
+pub use user_bytes::{UserBytes, UserBytesMut};
 
 /// Advice to madvise: huge pages at once. Linux 6.1; the crate libc lacks it for musl.
 pub const MADV_COLLAPSE: i32 = 25;

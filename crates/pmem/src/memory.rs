@@ -1,5 +1,7 @@
 //! Hooks that observe or slow the memory of a region. In [`Direct`] they compile to nothing.
 
+use crate::UserBytes;
+
 /// Hooks around the accesses to a region: recording for crash tests, delays for emulated slow
 /// memory.
 ///
@@ -11,7 +13,7 @@ pub trait Memory: Send + Sync + 'static {
     /// `bytes` at `offset` were stored: they are in the cache, not yet flushed.
     fn stored(&self, offset: u64, bytes: &[u8]);
     /// `bytes` at `offset` were stored past the cache: durable at the next fence without a flush.
-    fn streamed(&self, offset: u64, bytes: &[u8]);
+    fn streamed(&self, offset: u64, bytes: UserBytes<'_>);
     /// Flushes for the lines of `offset .. offset + length` are about to be issued. They cover
     /// every store reported before; a store reported later need not be covered.
     fn flushed(&self, offset: u64, length: u64);
@@ -37,7 +39,7 @@ impl Memory for Direct {
     #[inline(always)]
     fn stored(&self, _: u64, _: &[u8]) {}
     #[inline(always)]
-    fn streamed(&self, _: u64, _: &[u8]) {}
+    fn streamed(&self, _: u64, _: UserBytes<'_>) {}
     #[inline(always)]
     fn flushed(&self, _: u64, _: u64) {}
     #[inline(always)]
@@ -55,7 +57,7 @@ impl<M: Memory> Memory for std::sync::Arc<M> {
         (**self).stored(offset, bytes);
     }
     #[inline(always)]
-    fn streamed(&self, offset: u64, bytes: &[u8]) {
+    fn streamed(&self, offset: u64, bytes: UserBytes<'_>) {
         (**self).streamed(offset, bytes);
     }
     #[inline(always)]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
+use crate::UserBytes;
 use crate::memory::Memory;
 
 /// An event in a region.
@@ -68,6 +69,12 @@ impl From<&[u8]> for Bytes {
         let mut bytes = [0; 8];
         bytes[..from.len()].copy_from_slice(from);
         Bytes(ByteStorage::Word { length: from.len() as u8, bytes })
+    }
+}
+
+impl From<UserBytes<'_>> for Bytes {
+    fn from(from: UserBytes<'_>) -> Bytes {
+        from.to_vec()[..].into()
     }
 }
 
@@ -169,7 +176,7 @@ impl Memory for Recorder {
         self.record(|| Event::Store { offset, bytes: bytes.into() });
     }
 
-    fn streamed(&self, offset: u64, bytes: &[u8]) {
+    fn streamed(&self, offset: u64, bytes: UserBytes<'_>) {
         self.record(|| Event::Stream { offset, bytes: bytes.into() });
     }
 

@@ -9,10 +9,10 @@ use core::{mem, slice};
 
 use crate::cell::{Cell32, Cell64, Commit64, Layout, Pm};
 use crate::memory::{Direct, Memory};
-use crate::residency::{LoadError, Residency};
+use crate::residency::{EFAULT, LoadError, Residency};
 use crate::token::{Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Unreachable};
 use crate::tracking::Tracking;
-use crate::{BLOCK_BYTES, ContentLoad, copy, flush};
+use crate::{BLOCK_BYTES, ContentLoad, UserBytes, UserBytesMut, copy, flush};
 
 /// An offset, length or alignment that does not fit the region: the image is corrupt, or the
 /// caller's arithmetic is wrong.
@@ -187,7 +187,8 @@ impl<M: Memory> Region<M> {
     /// [`Region::read_bytes`], also where pages are not resident: those bytes come from the disk.
     /// Returns whether there were any.
     #[inline(always)]
-    pub fn read_through(&self, offset: u64, into: &mut [u8]) -> Result<bool, LoadError> {
+    pub fn read_through<'a>(&self, offset: u64, into: impl Into<UserBytesMut<'a>>) -> Result<bool, LoadError> {
+        let into = into.into();
         match &self.residency {
             None => self.read_content(offset, into).map(|()| false),
             Some(residency) => self.read_parts(residency, offset, into),
@@ -195,24 +196,24 @@ impl<M: Memory> Region<M> {
     }
 
     #[inline(never)]
-    fn read_parts(&self, residency: &Residency, offset: u64, into: &mut [u8]) -> Result<bool, LoadError> {
+    fn read_parts(&self, residency: &Residency, offset: u64, into: UserBytesMut<'_>) -> Result<bool, LoadError> {
         let length = into.len() as u64;
         if !self.contains(offset, length) {
             return Err(BadOffset { offset, length }.into());
         }
         let mut from_disk = false;
         residency.split(offset..offset + length, |part, is_resident| {
-            let bytes = &mut into[(part.start - offset) as usize..(part.end - offset) as usize];
+            let bytes = into.part((part.start - offset) as usize..(part.end - offset) as usize);
             if is_resident {
                 return self.read_content(part.start, bytes);
             }
             from_disk = true;
-            let Some(start) = NonNull::new(bytes.as_mut_ptr()) else { return Ok(()) };
-            residency.read_disk(part.start, start, bytes.len()).map_err(|errno| {
+            let start = NonNull::new(bytes.start).ok_or(EFAULT);
+            start.and_then(|start| residency.read_disk(part.start, start, bytes.len())).map_err(|errno| {
                 // A bad pointer of a program shows as it does at resident pages: by a fault in the
                 // copy. (What the copy reads means nothing.)
-                // SAFETY: both ranges are as long as the slice, and the source is in bounds.
-                unsafe { copy::load_bytes(self.base.add(part.start as usize), bytes) };
+                // SAFETY: both ranges have this length, and the source is in bounds.
+                unsafe { copy::load_bytes(self.base.add(part.start as usize), bytes.start, bytes.len()) };
                 LoadError::Disk(errno)
             })
         })?;
@@ -222,7 +223,7 @@ impl<M: Memory> Region<M> {
     /// [`Region::read_bytes`] of content of a file: where the memory has an error, that is an error
     /// of this read alone.
     #[inline(always)]
-    fn read_content(&self, offset: u64, into: &mut [u8]) -> Result<(), LoadError> {
+    fn read_content(&self, offset: u64, into: UserBytesMut<'_>) -> Result<(), LoadError> {
         let length = into.len() as u64;
         if !self.contains(offset, length) {
             return Err(BadOffset { offset, length }.into());
@@ -230,7 +231,8 @@ impl<M: Memory> Region<M> {
         self.report_read(offset, length);
         debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
         // SAFETY: as in `read_bytes`.
-        let is_there = unsafe { copy::load_content(self.base.add(offset as usize), into, ContentLoad::Wanted) };
+        let is_there =
+            unsafe { copy::load_content(self.base.add(offset as usize), into.start, into.len(), ContentLoad::Wanted) };
         if is_there { Ok(()) } else { Err(LoadError::Lost) }
     }
 
@@ -240,7 +242,7 @@ impl<M: Memory> Region<M> {
         let pages = offset / BLOCK_BYTES..offset.saturating_add(length).div_ceil(BLOCK_BYTES);
         let mut pages = pages.map(|page| page * BLOCK_BYTES).filter(|&page| self.contains(page, 1));
         // SAFETY: the byte is in bounds; the copy allows races.
-        pages.find(|&page| unsafe { !copy::load_content(self.base.add(page as usize), &mut [0], kind) })
+        pages.find(|&page| unsafe { !copy::load_content(self.base.add(page as usize), &mut 0, 1, kind) })
     }
 
     /// Before stores to content, and loads that cannot fail: an error if the memory of a range
@@ -275,8 +277,8 @@ impl<M: Memory> Region<M> {
         while done < length {
             let step = (length - done).min(buffer.len() as u64);
             let part = &mut buffer[..step as usize];
-            self.read_through(from + done, part)?;
-            flushed = flushed.and(self.stream_bytes(to + done, part)?);
+            self.read_through(from + done, &mut *part)?;
+            flushed = flushed.and(self.stream_bytes(to + done, &*part)?);
             done += step;
         }
         Ok(flushed)
@@ -616,14 +618,19 @@ impl<M: Memory> Region<M> {
 
     /// Copies `bytes` into the region past the cache, in the fastest way for their length: durable
     /// at the next fence. Partial lines at the edges are flushed.
-    pub fn stream_bytes(&self, offset: u64, bytes: &[u8]) -> Result<Flushed, BadOffset> {
+    #[inline(always)]
+    pub fn stream_bytes<'a>(&self, offset: u64, bytes: impl Into<UserBytes<'a>>) -> Result<Flushed, BadOffset> {
+        self.stream_user_bytes(offset, bytes.into())
+    }
+
+    fn stream_user_bytes(&self, offset: u64, bytes: UserBytes<'_>) -> Result<Flushed, BadOffset> {
         let length = bytes.len() as u64;
         if !self.contains(offset, length) {
             return Err(BadOffset { offset, length });
         }
         debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
         // SAFETY: as in `write_bytes`.
-        unsafe { self.copy(offset, bytes.as_ptr(), bytes.len()) };
+        unsafe { self.copy(offset, bytes.start, bytes.len()) };
         if M::WATCHED {
             self.memory.streamed(offset, bytes);
         }
@@ -690,7 +697,7 @@ impl<M: Memory> Region<M> {
             let step = (length - done).min(buffer.len() as u64);
             let part = &mut buffer[..step as usize];
             self.read_bytes(from + done, part)?;
-            flushed = flushed.and(self.stream_bytes(to + done, part)?);
+            flushed = flushed.and(self.stream_bytes(to + done, &*part)?);
             done += step;
         }
         Ok(flushed)
@@ -708,7 +715,7 @@ impl<M: Memory> Region<M> {
         debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
         // SAFETY: the source is in bounds, the destination is a slice outside of any region. The
         // copy allows races.
-        unsafe { copy::load_bytes(self.base.add(offset as usize), into) };
+        unsafe { copy::load_bytes(self.base.add(offset as usize), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 

@@ -25,7 +25,7 @@ use crate::region::BadOffset;
 pub type ReadAt = fn(fd: i32, offset: u64, into: NonNull<u8>, length: usize) -> Result<usize, i32>;
 
 /// EFAULT and EIO on Linux: this crate has no libc.
-const EFAULT: i32 = 14;
+pub(crate) const EFAULT: i32 = 14;
 const EIO: i32 = 5;
 
 /// Why bytes of pages that are not resident are not to be had.

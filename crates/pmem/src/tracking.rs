@@ -274,7 +274,9 @@ impl Tracking {
     /// At a fence: waits while the flag is up.
     #[inline(always)]
     pub(crate) fn pass_fence(&self) {
-        let cut = self.header().cut.load(Relaxed);
+        // Behind the mark in the one order of all sequentially consistent accesses; a plain load on
+        // x86-64.
+        let cut = self.header().cut.load(SeqCst);
         if cut & UP != 0 {
             self.wait_for_fall(cut);
         }
@@ -376,7 +378,8 @@ impl Tracking {
 
     /// Moves a word of marks to the pending map, which gets them before they are cleared.
     fn take(&self, marked: *const AtomicU64, pending: *const AtomicU64, index: u64) -> u64 {
-        let found = self.word(marked, index).load(Acquire);
+        // Behind the rise of the flag, and behind the clearing of the level above.
+        let found = self.word(marked, index).load(SeqCst);
         if found != 0 {
             self.word(pending, index).fetch_or(found, SeqCst);
             self.word(marked, index).fetch_and(!found, SeqCst);

@@ -154,6 +154,9 @@ fn a_fence_waits_for_the_flag_and_cancels_a_cut_that_lasts() {
     assert!(tracking.lower_cut(raised));
 }
 
+/// A few under Miri, which is slow, and gives loads old values as often as the orderings permit.
+const CUTS: u32 = if cfg!(miri) { 40 } else { 2000 };
+
 /// Threads store pairs of counters, the second after the fence of the first. No cut shows a second
 /// counter that is ahead of the first one.
 #[test]
@@ -186,7 +189,7 @@ fn a_cut_holds_what_was_fenced_before_anything_that_follows_it() {
             });
         };
         let mut cuts = 0;
-        while cuts < 2000 && violation.is_none() {
+        while cuts < CUTS && violation.is_none() {
             take(&mut copy);
             let raised = tracking.raise_cut();
             take(&mut copy);

@@ -15,7 +15,7 @@ use crate::credentials::{Credentials, Want};
 use crate::file_flags::KEEP_ATTRIBUTES;
 use engine::format::FileKind;
 use engine::{Attributes, Changes, Error, FileFlags, NewNode, Node, Protection};
-use pmem::Memory;
+use pmem::{Memory, UserBytes, UserBytesMut};
 use tables::{Errno, Result};
 
 /// Attribute of the list that grants access.
@@ -83,22 +83,24 @@ impl AccessList {
     /// From an attribute's value; `None` for an empty list. EOPNOTSUPP: another version; EINVAL:
     /// not a sequence of entries. [`AccessList::check`] validates the entries later, because a
     /// missing permission takes precedence.
-    fn from_value(value: &[u8]) -> Result<Option<AccessList>> {
-        let (version, entries) = value.split_first_chunk().ok_or(Errno::EINVAL)?;
+    fn from_value(value: UserBytes<'_>) -> Result<Option<AccessList>> {
+        let length = value.len().min(LIST_BYTES_MAX);
+        let mut list = AccessList { bytes: [0; LIST_BYTES_MAX], length };
+        value.part(0..length).copy_to(&mut list.bytes[..length]);
+        let version = list.value().first_chunk().ok_or(Errno::EINVAL)?;
         if u32::from_le_bytes(*version) != VERSION {
             return Err(Errno::EOPNOTSUPP);
         }
-        if !entries.len().is_multiple_of(ENTRY_BYTES) {
+        let entries_bytes = value.len() - HEADER_BYTES;
+        if !entries_bytes.is_multiple_of(ENTRY_BYTES) {
             return Err(Errno::EINVAL);
         }
-        if entries.is_empty() {
+        if entries_bytes == 0 {
             return Ok(None);
         }
         if value.len() > LIST_BYTES_MAX {
             return Err(Errno::ENOSPC);
         }
-        let mut list = AccessList { bytes: [0; LIST_BYTES_MAX], length: value.len() };
-        list.bytes[..value.len()].copy_from_slice(value);
         for index in 0..list.count() {
             let (tag, _) = list.raw(index).ok_or(Errno::EINVAL)?;
             let tag = Tag::from_raw(tag).ok_or(Errno::EINVAL)?;
@@ -306,7 +308,7 @@ impl<M: Memory> Permissions<'_, '_, M> {
     }
 
     /// getxattr of a list.
-    pub(crate) fn get_list(self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+    pub(crate) fn get_list(self, node: Node, name: &[u8], value: UserBytesMut<'_>) -> Result<usize> {
         let file = self.thread.stat(node)?;
         if file.kind == FileKind::Symlink {
             return Err(Errno::EOPNOTSUPP);
@@ -325,14 +327,16 @@ impl<M: Memory> Permissions<'_, '_, M> {
             });
             Ok(numbers.map_or(id, |number| number.unwrap_or(NO_ID)))
         })?;
-        if !value.is_empty() {
-            value.get_mut(..list.length).ok_or(Errno::ERANGE)?.copy_from_slice(list.value());
+        match value.len() {
+            0 => {}
+            room if room < list.length => return Err(Errno::ERANGE),
+            _ => value.part(0..list.length).copy_from(list.value()),
         }
         Ok(list.length)
     }
 
     /// setxattr of a list; an empty one removes it. The flags of setxattr have no effect here.
-    pub(crate) fn set_list(self, node: Node, name: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn set_list(self, node: Node, name: &[u8], value: UserBytes<'_>) -> Result<()> {
         let mut list = AccessList::from_value(value)?;
         if let Some(list) = &mut list {
             list.translate(|tag, number| match tag {
@@ -445,7 +449,7 @@ mod tests {
     }
 
     fn refusal(entries: &[(u16, u16, u32)]) -> Option<Errno> {
-        AccessList::from_value(&value(entries)).and_then(|list| list.map_or(Ok(()), |list| list.check())).err()
+        AccessList::from_value((&value(entries)).into()).and_then(|list| list.map_or(Ok(()), |list| list.check())).err()
     }
 
     const OWNER: (u16, u16, u32) = (1, 7, 0);
@@ -473,15 +477,15 @@ mod tests {
         }
         let mut other = value(&[OWNER, GROUP, OTHERS]);
         other[0] = 3;
-        assert_eq!(AccessList::from_value(&other).err(), Some(Errno::EOPNOTSUPP));
-        assert_eq!(AccessList::from_value(&value(&[])).map(|list| list.is_none()), Ok(true));
-        assert_eq!(AccessList::from_value(&[2, 0, 0]).err(), Some(Errno::EINVAL));
-        assert_eq!(AccessList::from_value(&value(&[OWNER; 512])).err(), Some(Errno::ENOSPC));
+        assert_eq!(AccessList::from_value((&other).into()).err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(AccessList::from_value((&value(&[])).into()).map(|list| list.is_none()), Ok(true));
+        assert_eq!(AccessList::from_value((&[2, 0, 0]).into()).err(), Some(Errno::EINVAL));
+        assert_eq!(AccessList::from_value((&value(&[OWNER; 512])).into()).err(), Some(Errno::ENOSPC));
     }
 
     #[test]
     fn the_mode_stands_for_owner_mask_and_others() {
-        let list = AccessList::from_value(&value(&[OWNER, (2, 7, 5), GROUP, MASK, OTHERS])).unwrap();
+        let list = AccessList::from_value((&value(&[OWNER, (2, 7, 5), GROUP, MASK, OTHERS])).into()).unwrap();
         let mut list = list.unwrap();
         assert_eq!((list.mode(), list.is_mode()), (0o754, false));
         list.follow_mode(0o610);

@@ -6,7 +6,7 @@ use crate::open::check_not_running;
 use core::sync::atomic::Ordering::SeqCst;
 use engine::format::FileKind;
 use engine::{AllocateMode, Error, FileFlags, Node, SeekWhat};
-use pmem::{BLOCK_BYTES, Memory};
+use pmem::{BLOCK_BYTES, Memory, UserBytes, UserBytesMut};
 use tables::process::leases_of;
 use tables::watch::{Reports, event};
 use tables::{Errno, OpenFile, Result};
@@ -112,7 +112,12 @@ impl<'c, 'f, M: Memory> Data<'c, 'f, M> {
     }
 
     /// pread.
-    pub fn read_at(self, file: &OpenFile, offset: i64, into: &mut [u8]) -> Result<usize> {
+    #[inline]
+    pub fn read_at<'a>(self, file: &OpenFile, offset: i64, into: impl Into<UserBytesMut<'a>>) -> Result<usize> {
+        self.read_user_at(file, offset, into.into())
+    }
+
+    fn read_user_at(self, file: &OpenFile, offset: i64, into: UserBytesMut<'_>) -> Result<usize> {
         self.check_reads(file)?;
         let offset = offset_of(offset)?;
         end_of(offset, into.len() as u64)?;
@@ -129,10 +134,12 @@ impl<'c, 'f, M: Memory> Data<'c, 'f, M> {
 
     /// read: at the position, which advances. Two readers of one description never get the same
     /// bytes: the later one reads again.
-    pub fn read(self, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
+    #[inline]
+    pub fn read<'a>(self, file: &OpenFile, into: impl Into<UserBytesMut<'a>>) -> Result<usize> {
+        let into = into.into();
         loop {
             let position = file.position();
-            let count = self.read_at(file, position as i64, into)?;
+            let count = self.read_user_at(file, position as i64, into)?;
             if count == 0 || file.advance(position, position + count as u64) {
                 return Ok(count);
             }
@@ -148,12 +155,13 @@ impl<'c, 'f, M: Memory> Data<'c, 'f, M> {
     }
 
     /// pwrite. With O_APPEND it writes at the end regardless of the offset, as Linux does.
-    pub fn write_at(self, file: &OpenFile, offset: i64, from: &[u8]) -> Result<usize> {
-        self.write_at_as(file, offset, from, Append::AsOpened)
+    #[inline]
+    pub fn write_at<'a>(self, file: &OpenFile, offset: i64, from: impl Into<UserBytes<'a>>) -> Result<usize> {
+        self.write_at_as(file, offset, from.into(), Append::AsOpened)
     }
 
     /// pwritev2 with an offset.
-    pub fn write_at_as(self, file: &OpenFile, offset: i64, from: &[u8], append: Append) -> Result<usize> {
+    pub fn write_at_as(self, file: &OpenFile, offset: i64, from: UserBytes<'_>, append: Append) -> Result<usize> {
         self.check_writes(file)?;
         let offset = offset_of(offset)?;
         if from.is_empty() {
@@ -173,12 +181,13 @@ impl<'c, 'f, M: Memory> Data<'c, 'f, M> {
 
     /// write: at the position, which advances before the bytes are written, so that two writers of
     /// one description do not overwrite each other; or at the end with O_APPEND.
-    pub fn write(self, file: &OpenFile, from: &[u8]) -> Result<usize> {
-        self.write_as(file, from, Append::AsOpened)
+    #[inline]
+    pub fn write<'a>(self, file: &OpenFile, from: impl Into<UserBytes<'a>>) -> Result<usize> {
+        self.write_as(file, from.into(), Append::AsOpened)
     }
 
     /// pwritev2 at the position.
-    pub fn write_as(self, file: &OpenFile, from: &[u8], append: Append) -> Result<usize> {
+    pub fn write_as(self, file: &OpenFile, from: UserBytes<'_>, append: Append) -> Result<usize> {
         self.check_writes(file)?;
         if from.is_empty() {
             return Ok(0);
@@ -473,7 +482,7 @@ impl<'c, 'f, M: Memory> Data<'c, 'f, M> {
     }
 
     fn copy_step(self, from: (Node, u64), to: (Node, u64), buffer: &mut [u8]) -> Result<usize> {
-        let count = self.thread.files().read(from.0, from.1, buffer)?;
+        let count = self.thread.files().read(from.0, from.1, &mut *buffer)?;
         if count == 0 {
             return Ok(0);
         }

@@ -6,7 +6,7 @@ use crate::credentials::{Capabilities, Want};
 use crate::file_flags::KEEP_ATTRIBUTES;
 use engine::Node;
 use engine::format::FileKind;
-use pmem::Memory;
+use pmem::{Memory, UserBytes, UserBytesMut};
 use tables::watch::{Reports, event};
 use tables::{Errno, Result};
 
@@ -18,6 +18,7 @@ pub const VALUE_BYTES_MAX: usize = 65_536;
 pub const LIST_BYTES_MAX: usize = 65_536;
 
 const FILE_CAPABILITIES: &[u8] = b"security.capability";
+const CAPABILITIES_BYTES_MAX: usize = 24;
 
 /// The namespace of an attribute, from its name's prefix; it decides permissions.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,10 +52,16 @@ fn namespace(name: &[u8]) -> Result<Namespace> {
     Err(Errno::EOPNOTSUPP)
 }
 
-/// Whether a value has a version of file capabilities that the kernel takes, and its length.
-fn is_of_capabilities(value: &[u8]) -> bool {
-    let version = value.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) >> 24);
-    matches!((version, value.len()), (Some(2), 20) | (Some(3), 24))
+/// A copy of file capabilities. EINVAL unless they have a version that the kernel takes, and its
+/// length.
+fn capabilities<'c>(value: UserBytes<'_>, copy: &'c mut [u8; CAPABILITIES_BYTES_MAX]) -> Result<&'c [u8]> {
+    let copy = copy.get_mut(..value.len()).ok_or(Errno::EINVAL)?;
+    value.copy_to(copy);
+    let version = copy.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) >> 24);
+    match (version, copy.len()) {
+        (Some(2), 20) | (Some(3), CAPABILITIES_BYTES_MAX) => Ok(copy),
+        _ => Err(Errno::EINVAL),
+    }
 }
 
 impl<'c, 'f, M: Memory> Xattrs<'c, 'f, M> {
@@ -101,7 +108,12 @@ impl<'c, 'f, M: Memory> Xattrs<'c, 'f, M> {
 
     /// getxattr: copies the value, or with an empty buffer returns its length; ERANGE if it does
     /// not fit.
-    pub fn get_attribute(self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+    #[inline]
+    pub fn get_attribute<'a>(self, node: Node, name: &[u8], value: impl Into<UserBytesMut<'a>>) -> Result<usize> {
+        self.get_user_attribute(node, name, value.into())
+    }
+
+    fn get_user_attribute(self, node: Node, name: &[u8], value: UserBytesMut<'_>) -> Result<usize> {
         if is_access_list(name) {
             return self.permissions().get_list(node, name, value);
         }
@@ -110,7 +122,12 @@ impl<'c, 'f, M: Memory> Xattrs<'c, 'f, M> {
     }
 
     /// setxattr with XATTR_CREATE and XATTR_REPLACE.
-    pub fn set_attribute(self, node: Node, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+    #[inline]
+    pub fn set_attribute<'a>(self, node: Node, name: &[u8], value: impl Into<UserBytes<'a>>, flags: i32) -> Result<()> {
+        self.set_user_attribute(node, name, value.into(), flags)
+    }
+
+    fn set_user_attribute(self, node: Node, name: &[u8], value: UserBytes<'_>, flags: i32) -> Result<()> {
         if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
             return Err(Errno::EINVAL);
         }
@@ -124,11 +141,10 @@ impl<'c, 'f, M: Memory> Xattrs<'c, 'f, M> {
             self.permissions().set_list(node, name, value)?;
         } else {
             self.check_attribute(node, name, Want::WRITE)?;
-            if name == FILE_CAPABILITIES && !is_of_capabilities(value) {
-                return Err(Errno::EINVAL);
-            }
             let create = flags & libc::XATTR_CREATE != 0;
             let replace = flags & libc::XATTR_REPLACE != 0;
+            let mut copy = [0; CAPABILITIES_BYTES_MAX];
+            let value = if name == FILE_CAPABILITIES { capabilities(value, &mut copy)?.into() } else { value };
             self.thread.files().set_xattr(node, name, value, create, replace)?;
         }
         self.notify_attributes(node);
@@ -156,7 +172,12 @@ impl<'c, 'f, M: Memory> Xattrs<'c, 'f, M> {
 
     /// listxattr: names, each followed by a zero byte; with an empty buffer only their total
     /// length; ERANGE if they do not fit. Attributes hidden from the caller are omitted.
-    pub fn list_attributes(self, node: Node, names: &mut [u8]) -> Result<usize> {
+    #[inline]
+    pub fn list_attributes<'a>(self, node: Node, names: impl Into<UserBytesMut<'a>>) -> Result<usize> {
+        self.list_user_attributes(node, names.into())
+    }
+
+    fn list_user_attributes(self, node: Node, names: UserBytesMut<'_>) -> Result<usize> {
         let trusted = self.credentials.has(Capabilities::SYS_ADMIN);
         let only_length = names.is_empty();
         let mut length = 0;
@@ -172,12 +193,10 @@ impl<'c, 'f, M: Memory> Xattrs<'c, 'f, M> {
             }
             let end = length + name.len() + 1;
             if !only_length {
-                match names.get_mut(length..end) {
-                    Some(room) => {
-                        room[..name.len()].copy_from_slice(name);
-                        room[name.len()] = 0;
-                    }
-                    None => fits = false,
+                fits &= end <= names.len();
+                if fits {
+                    names.part(length..end - 1).copy_from(name);
+                    names.part(end - 1..end).copy_from(&[0]);
                 }
             }
             length = end;

@@ -7,7 +7,7 @@
 
 use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, GROUP_BLOCKS, ThreadSlot};
 use engine::{AttachOptions, Error, Fs, MkfsOptions, Platform, RecoveryReport, mkfs};
-use pmem::{CrashState, Direct, Mapping, Memory, Recorder, Region};
+use pmem::{CrashState, Direct, Mapping, Memory, Recorder, Region, UserBytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
@@ -101,7 +101,7 @@ impl Memory for Watch {
         self.record(offset, bytes.len() as u64);
         self.recorder.stored(offset, bytes);
     }
-    fn streamed(&self, offset: u64, bytes: &[u8]) {
+    fn streamed(&self, offset: u64, bytes: UserBytes<'_>) {
         self.record(offset, bytes.len() as u64);
         self.recorder.streamed(offset, bytes);
     }

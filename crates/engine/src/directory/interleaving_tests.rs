@@ -10,7 +10,7 @@ use crate::reap_tests::{MortalThread, World, check_cachelets, everlasting, made}
 use crate::testing::mortality::at_step;
 use crate::testing::{Attached, Memory, PLATFORM, new_image, new_node};
 use core::sync::atomic::Ordering::Acquire;
-use pmem::{CrashImage, Grain, Recorder};
+use pmem::{CrashImage, Grain, Recorder, UserBytes};
 use std::cell::{Cell, RefCell};
 use std::format;
 use std::rc::Rc;
@@ -191,7 +191,7 @@ impl pmem::Memory for AtFence {
     fn stored(&self, offset: u64, bytes: &[u8]) {
         self.recorder.stored(offset, bytes);
     }
-    fn streamed(&self, offset: u64, bytes: &[u8]) {
+    fn streamed(&self, offset: u64, bytes: UserBytes<'_>) {
         self.recorder.streamed(offset, bytes);
     }
     fn flushed(&self, offset: u64, length: u64) {

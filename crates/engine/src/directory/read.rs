@@ -323,7 +323,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::Invalid);
         }
         let length = if cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0 {
-            self.files().read(node, 0, target)?
+            self.files().read(node, 0, &mut *target)?
         } else {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
             let length = (cachelet.as_file().size_bytes().load(Relaxed) as usize)

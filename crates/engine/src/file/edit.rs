@@ -19,13 +19,13 @@ use crate::slot_owner::SlotOwner;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::fence;
-use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory, UserBytes};
 
 /// What happens to a range of bytes.
 #[derive(Clone, Copy)]
 pub(super) enum EditKind<'a> {
     /// It holds these bytes.
-    Write(&'a [u8]),
+    Write(UserBytes<'a>),
     /// It reads as zeros and has blocks.
     Zero,
     /// It reads as before and has blocks.
@@ -255,7 +255,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let flushed = match self.edit.change {
             EditKind::Write(bytes) => {
                 let start = (index * BLOCK_BYTES + within.start - self.edit.from) as usize;
-                self.map.pm.stream_bytes(to + within.start, &bytes[start..start + length as usize])?
+                self.map.pm.stream_bytes(to + within.start, bytes.part(start..start + length as usize))?
             }
             EditKind::Zero | EditKind::Allocate | EditKind::Materialise | EditKind::Share(_) => {
                 self.map.pm.stream_zeros(to + within.start, length)?
@@ -284,7 +284,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let PlacedRun { index, run } = core::mem::replace(&mut self.placed, PlacedRun::NONE);
         if let (EditKind::Write(bytes), true) = (self.edit.change, run.count > 0) {
             let start = (index * BLOCK_BYTES - self.edit.from) as usize;
-            let bytes = &bytes[start..start + (run.count * BLOCK_BYTES) as usize];
+            let bytes = bytes.part(start..start + (run.count * BLOCK_BYTES) as usize);
             let flushed = self.map.pm.stream_bytes(run.first * BLOCK_BYTES, bytes)?;
             self.add_flushed(flushed);
         }

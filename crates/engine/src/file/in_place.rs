@@ -11,11 +11,17 @@ use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
-use pmem::{BLOCK_BYTES, Memory};
+use pmem::{BLOCK_BYTES, Memory, UserBytes};
 
 impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Writes in place where there are blocks, and by replacement elsewhere.
-    pub(super) fn write_mapped(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+    pub(super) fn write_mapped(
+        self,
+        cachelet: &Cachelet,
+        property: &Property,
+        offset: u64,
+        from: UserBytes<'_>,
+    ) -> Result<()> {
         let size_bytes = property.size_bytes;
         let end = offset + from.len() as u64;
         let mut property = *property;
@@ -29,7 +35,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             at = piece.to(at);
         }
         if end > size_bytes {
-            let rest = &from[(size_bytes - offset) as usize..];
+            let (_, rest) = from.split_at((size_bytes - offset) as usize);
             return self.write_whole(cachelet, &property, size_bytes, rest);
         }
         let durable = self.owner.fs.pm.fence_unfenced();
@@ -43,7 +49,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         cachelet: &Cachelet,
         property: &Property,
         offset: u64,
-        from: &[u8],
+        from: UserBytes<'_>,
     ) -> Result<()> {
         let size_bytes = property.size_bytes;
         let end = offset.checked_add(from.len() as u64).filter(|end| *end <= size_bytes).ok_or(Error::NoSpace)?;
@@ -69,13 +75,13 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     }
 
     /// The bytes of a write that fall into the run of blocks at `at`, within the file's length.
-    fn piece<'a>(self, property: &Property, offset: u64, at: u64, from: &'a [u8]) -> Result<Piece<'a>> {
+    fn piece<'a>(self, property: &Property, offset: u64, at: u64, from: UserBytes<'a>) -> Result<Piece<'a>> {
         let map = self.owner.fs.map();
         let end = property.size_bytes.min(offset + from.len() as u64);
         let index = at / BLOCK_BYTES;
         let run = map.run(map.root(property.root)?, index, end.div_ceil(BLOCK_BYTES) - index)?;
         let to = ((index + run.count) * BLOCK_BYTES).min(end);
-        Ok(Piece { first: run.first, bytes: &from[(at - offset) as usize..(to - offset) as usize] })
+        Ok(Piece { first: run.first, bytes: from.part((at - offset) as usize..(to - offset) as usize) })
     }
 
     /// Stores a piece over the bytes of the file. False, and nothing is stored, if its blocks are
@@ -105,7 +111,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let (from, to) = (edit.from.max(index * BLOCK_BYTES), edit.to.min((index + 1) * BLOCK_BYTES));
             let change = match edit.change {
                 EditKind::Write(bytes) => {
-                    EditKind::Write(&bytes[(from - edit.from) as usize..(to - edit.from) as usize])
+                    EditKind::Write(bytes.part((from - edit.from) as usize..(to - edit.from) as usize))
                 }
                 whole => whole,
             };
@@ -121,7 +127,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
 struct Piece<'a> {
     /// The first block; empty for a hole.
     first: Tree,
-    bytes: &'a [u8],
+    bytes: UserBytes<'a>,
 }
 
 impl Piece<'_> {

@@ -17,7 +17,7 @@ use crate::regions::Regions;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
-use pmem::{BLOCK_BYTES, Memory, Residency};
+use pmem::{BLOCK_BYTES, Memory, Residency, UserBytesMut};
 
 /// Attempts without the lock.
 const TRIES: usize = 8;
@@ -33,13 +33,18 @@ const SPINS: usize = 200;
 impl<M: Memory> Files<'_, '_, M> {
     /// Reads into `into` and returns the number of bytes read. A read sees each write wholly or not
     /// at all.
-    pub fn read(self, node: Node, offset: u64, into: &mut [u8]) -> Result<usize> {
+    #[inline]
+    pub fn read<'a>(self, node: Node, offset: u64, into: impl Into<UserBytesMut<'a>>) -> Result<usize> {
+        self.read_user(node, offset, into.into())
+    }
+
+    fn read_user(self, node: Node, offset: u64, into: UserBytesMut<'_>) -> Result<usize> {
         let tries = if into.len() < LONG_BYTES { TRIES } else { TRIES_LONG };
         let mut from_disk = false;
         let count = self.consistently(node, tries, |property| {
             let left = property.size_bytes.saturating_sub(offset);
             let count = (into.len() as u64).min(left) as usize;
-            from_disk = self.owner.fs.read_body(property.root, offset, &mut into[..count])?;
+            from_disk = self.owner.fs.read_body(property.root, offset, into.part(0..count))?;
             Ok(count)
         })?;
         if from_disk {
@@ -152,7 +157,7 @@ impl<M: Memory> Regions<M> {
     /// Copies bytes of a body; holes and unwritten blocks are zeros. The caller knows the body's
     /// length, and either prevents changes or detects them. Returns whether some of it was not
     /// resident.
-    pub(crate) fn read_body(&self, root: u64, offset: u64, into: &mut [u8]) -> Result<bool> {
+    pub(crate) fn read_body(&self, root: u64, offset: u64, into: UserBytesMut<'_>) -> Result<bool> {
         let map = self.map();
         let mut from_disk = false;
         let root = map.root(root)?;
@@ -163,11 +168,11 @@ impl<M: Memory> Regions<M> {
             let left = (into.len() - done) as u64;
             let run = map.run(root, index, (start + left).div_ceil(BLOCK_BYTES))?;
             let count = (run.count * BLOCK_BYTES - start).min(left) as usize;
-            let piece = &mut into[done..done + count];
+            let piece = into.part(done..done + count);
             if run.first.is_written() {
                 from_disk |= self.pm.read_through(run.first.offset() + start, piece)?;
             } else {
-                piece.fill(0);
+                piece.clear();
             }
             done += count;
         }

@@ -23,7 +23,7 @@ use crate::fs::Node;
 use crate::slot_owner::SlotOwner;
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
-use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Recomputed, Unreachable};
+use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Recomputed, Unreachable, UserBytes};
 
 impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Writes all of `from` at `offset`: atomic, and persistent when the call returns. Returns the
@@ -31,7 +31,12 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     ///
     /// A file that is mapped shared is written in place instead, piece by piece. So is any file if
     /// no space is left, and the write needs none.
-    pub fn write(self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
+    #[inline]
+    pub fn write<'a>(self, node: Node, offset: u64, from: impl Into<UserBytes<'a>>) -> Result<usize> {
+        self.write_user(node, offset, from.into())
+    }
+
+    fn write_user(self, node: Node, offset: u64, from: UserBytes<'_>) -> Result<usize> {
         match self.change_file(node, |cachelet, property| self.write_locked(cachelet, property, offset, from)) {
             Err(Error::NoSpace) => self.write_to_full_image(node, offset, from)?,
             result => result?,
@@ -41,13 +46,18 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
 
     #[cold]
     #[inline(never)]
-    fn write_to_full_image(self, node: Node, offset: u64, from: &[u8]) -> Result<()> {
+    fn write_to_full_image(self, node: Node, offset: u64, from: UserBytes<'_>) -> Result<()> {
         self.change_file(node, |cachelet, property| self.write_without_space(cachelet, property, offset, from))
     }
 
     /// Writes at the end, atomically with finding it, and persistently. Returns the offset of the
     /// bytes.
-    pub fn append(self, node: Node, from: &[u8]) -> Result<u64> {
+    #[inline]
+    pub fn append<'a>(self, node: Node, from: impl Into<UserBytes<'a>>) -> Result<u64> {
+        self.append_user(node, from.into())
+    }
+
+    fn append_user(self, node: Node, from: UserBytes<'_>) -> Result<u64> {
         self.change_file(node, |cachelet, property| {
             self.write_locked(cachelet, property, property.size_bytes, from)?;
             Ok(property.size_bytes)
@@ -86,7 +96,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         result
     }
 
-    fn write_locked(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+    fn write_locked(self, cachelet: &Cachelet, property: &Property, offset: u64, from: UserBytes<'_>) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
@@ -101,7 +111,13 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     }
 
     /// One atomic write.
-    pub(super) fn write_whole(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+    pub(super) fn write_whole(
+        self,
+        cachelet: &Cachelet,
+        property: &Property,
+        offset: u64,
+        from: UserBytes<'_>,
+    ) -> Result<()> {
         let size_bytes = property.size_bytes;
         let end = offset + from.len() as u64;
         let edit = Edit { change: EditKind::Write(from), from: offset, to: end, size_bytes };
@@ -220,7 +236,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         root: Tree,
         tail: Option<Tree>,
         offset: u64,
-        from: &[u8],
+        from: UserBytes<'_>,
     ) -> Result<()> {
         let map = self.owner.fs.map();
         let mut extension = Extension {
@@ -296,7 +312,7 @@ struct Extension<'t, 'f, 'a, M: Memory> {
     owner: &'t SlotOwner<'f, M>,
     map: Map<'t, M>,
     offset: u64,
-    from: &'a [u8],
+    from: UserBytes<'a>,
     /// The root that the length will commit with.
     root: Tree,
     /// The end before the write.
@@ -318,7 +334,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
         let count = (self.from.len() as u64).min(BLOCK_BYTES - start);
         self.owner.fs.provider().load(tail.offset(), BLOCK_BYTES)?;
         let zeros = self.map.pm.stream_zeros(tail.offset() + gap, start - gap)?;
-        let bytes = self.map.pm.stream_bytes(tail.offset() + start, &self.from[..count as usize])?;
+        let bytes = self.map.pm.stream_bytes(tail.offset() + start, self.from.part(0..count as usize))?;
         self.add_flushed(zeros.and(bytes));
         Ok(())
     }
@@ -478,7 +494,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
         let pm = self.map.pm;
         // Of new blocks this concerns none: reserved ones may be elsewhere.
         self.owner.fs.provider().load(to, length)?;
-        let bytes = &self.from[(start + low - self.offset) as usize..(start + high - self.offset) as usize];
+        let bytes = self.from.part((start + low - self.offset) as usize..(start + high - self.offset) as usize);
         let head = pm.stream_zeros(to, low)?;
         let body = pm.stream_bytes(to + low, bytes)?;
         let tail = pm.stream_zeros(to + high, length - high)?;

@@ -20,7 +20,7 @@ use crate::fs::Node;
 use crate::regions::Regions;
 use crate::slot_owner::SlotOwner;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
-use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, Unreachable, crc32c};
+use pmem::{BLOCK_BYTES, Durable, Flushed, LINE_BYTES, Memory, Unreachable, UserBytes, UserBytesMut, crc32c};
 
 /// Bytes before the first attribute.
 const HEADER_BYTES: u64 = 64;
@@ -83,8 +83,8 @@ impl<'s, M: Memory> XattrSet<'s, M> {
         Corruption::Xattrs(self.root).into()
     }
 
-    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        self.regions.read_body(self.root, at, into).map(drop)
+    fn read<'a>(&self, at: u64, into: impl Into<UserBytesMut<'a>>) -> Result<()> {
+        self.regions.read_body(self.root, at, into.into()).map(drop)
     }
 
     /// The attribute at an offset; none at the end.
@@ -112,7 +112,7 @@ impl<'s, M: Memory> XattrSet<'s, M> {
             if entry.name_length == name.len() {
                 let mut buffer = [0u8; NAME_BYTES_MAX];
                 let found = &mut buffer[..entry.name_length];
-                self.read(at + ENTRY_BYTES, found)?;
+                self.read(at + ENTRY_BYTES, &mut *found)?;
                 if found == name {
                     return Ok(Some(entry));
                 }
@@ -130,7 +130,7 @@ impl<'s, M: Memory> XattrSet<'s, M> {
         let mut checksum = 0;
         while at < self.header.length {
             let piece = &mut buffer[..(self.header.length - at).min(PIECE_BYTES as u64) as usize];
-            self.read(at, piece)?;
+            self.read(at, &mut *piece)?;
             checksum = crc32c(checksum, piece);
             each(at, piece)?;
             at += piece.len() as u64;
@@ -269,7 +269,12 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Copies the value of attribute `name` into `value` and returns its length. If `value` is
     /// empty, returns only the length; if it is too short, fails with `TooSmall` and the length.
     /// `NoAttribute` if there is no such attribute.
-    pub fn xattr(self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+    #[inline]
+    pub fn xattr<'a>(self, node: Node, name: &[u8], value: impl Into<UserBytesMut<'a>>) -> Result<usize> {
+        self.xattr_user(node, name, value.into())
+    }
+
+    fn xattr_user(self, node: Node, name: &[u8], value: UserBytesMut<'_>) -> Result<usize> {
         check_name(name)?;
         let _pin = self.owner.pin();
         let set = self.xattrs(node)?;
@@ -280,13 +285,21 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         if value.len() < entry.value_length {
             return Err(Error::TooSmall(entry.value_length));
         }
-        set.read(entry.at + ENTRY_BYTES + entry.name_length as u64, &mut value[..entry.value_length])?;
+        set.read(entry.at + ENTRY_BYTES + entry.name_length as u64, value.part(0..entry.value_length))?;
         Ok(entry.value_length)
     }
 
     /// Sets an attribute, durably. `create` fails with `Exists` if it exists, `replace` with
     /// `NoAttribute` if it does not.
-    pub fn set_xattr(self, node: Node, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+    pub fn set_xattr<'a>(
+        self,
+        node: Node,
+        name: &[u8],
+        value: impl Into<UserBytes<'a>>,
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
+        let value = value.into();
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::TooBig);
         }
@@ -306,7 +319,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         while let Some(entry) = set.entry(at)? {
             let mut name = [0u8; NAME_BYTES_MAX];
             let name = &mut name[..entry.name_length];
-            set.read(at + ENTRY_BYTES, name)?;
+            set.read(at + ENTRY_BYTES, &mut *name)?;
             // A list of names ends each with a zero byte.
             if name.contains(&0) {
                 return Err(set.damaged());
@@ -322,7 +335,14 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         XattrSet::open(self.owner.fs, inode.xattrs.load_acquire())
     }
 
-    fn change_xattr(self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
+    fn change_xattr(
+        self,
+        node: Node,
+        name: &[u8],
+        value: Option<UserBytes<'_>>,
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
         self.owner.fs.writable()?;
         check_name(name)?;
         let result = self.owner.retry_after_recycling(|| self.change_xattr_once(node, name, value, create, replace));
@@ -334,7 +354,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         self,
         node: Node,
         name: &[u8],
-        value: Option<&[u8]>,
+        value: Option<UserBytes<'_>>,
         create: bool,
         replace: bool,
     ) -> Result<()> {
@@ -347,9 +367,8 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             None if replace => return Err(Error::NoAttribute),
             _ => {}
         }
-        let added = value.map(|value| [(name, value)]);
-        let added = added.as_ref().map_or(&[][..], |added| &added[..]);
-        let build = || self.owner.as_owner(node.number, || self.build_xattrs(&old, entry, added));
+        let added = value.map(|value| (name, value)).into_iter();
+        let build = || self.owner.as_owner(node.number, || self.build_xattrs(&old, entry, added.clone()));
         let grows = value.is_some_and(|value| entry.as_ref().is_none_or(|entry| value.len() > entry.value_length));
         let new = if grows { self.owner.leaving_spare(build)? } else { build()? };
         let durable = self.owner.fs.pm.fence_unfenced();
@@ -390,16 +409,22 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
                 return Err(Error::TooBig);
             }
         }
-        Ok(self.build_xattrs(&XattrSet::open(self.owner.fs, 0)?, None, attributes)?.to_root())
+        let added = attributes.iter().map(|&(name, value)| (name, value.into()));
+        Ok(self.build_xattrs(&XattrSet::open(self.owner.fs, 0)?, None, added)?.to_root())
     }
 
     /// A body with the attributes of `old` except `entry`, plus those of `added`. Empty if there
     /// are none.
-    fn build_xattrs(self, old: &XattrSet<'_, M>, entry: Option<XattrEntry>, added: &[(&[u8], &[u8])]) -> Result<Tree> {
+    fn build_xattrs<'a>(
+        self,
+        old: &XattrSet<'_, M>,
+        entry: Option<XattrEntry>,
+        added: impl Iterator<Item = (&'a [u8], UserBytes<'a>)> + Clone,
+    ) -> Result<Tree> {
         let dropped = entry.map_or(0, |entry| entry.length());
-        let added_bytes = |(name, value): &(&[u8], &[u8])| ENTRY_BYTES + (name.len() + value.len()) as u64;
-        let length = old.header.length - dropped + added.iter().map(added_bytes).sum::<u64>();
-        let count = old.header.count.saturating_sub(entry.is_some() as u64) + added.len() as u64;
+        let added_bytes = |(name, value): (&[u8], UserBytes<'_>)| ENTRY_BYTES + (name.len() + value.len()) as u64;
+        let length = old.header.length - dropped + added.clone().map(added_bytes).sum::<u64>();
+        let count = old.header.count.saturating_sub(entry.is_some() as u64) + added.clone().count() as u64;
         if length == HEADER_BYTES {
             return Ok(Tree::EMPTY);
         }
@@ -417,11 +442,11 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     }
 }
 
-fn write_set<M: Memory>(
+fn write_set<'a, M: Memory>(
     writer: &mut Writer<'_, '_, M>,
     old: &XattrSet<'_, M>,
     entry: Option<XattrEntry>,
-    added: &[(&[u8], &[u8])],
+    added: impl Iterator<Item = (&'a [u8], UserBytes<'a>)>,
     count: u64,
 ) -> Result<()> {
     let mut checksum = 0;
@@ -442,7 +467,18 @@ fn write_set<M: Memory>(
         let length = (value.len() as u32).to_le_bytes();
         push(writer, &[name.len() as u8, length[0], length[1], length[2], length[3]])?;
         push(writer, name)?;
-        push(writer, value)?;
+        // The checksum is that of the copy: the program may change the value meanwhile.
+        let mut copy = [0u8; PIECE_BYTES];
+        let mut rest = value;
+        while !rest.is_empty() {
+            // Only the first and the last piece share a line with others.
+            let room = PIECE_BYTES - (writer.at % LINE_BYTES) as usize;
+            let (piece, later) = rest.split_at(if rest.len() > PIECE_BYTES { room } else { rest.len() });
+            let copy = &mut copy[..piece.len()];
+            piece.copy_to(copy);
+            push(writer, copy)?;
+            rest = later;
+        }
     }
     let mut header = [0u8; HEADER_BYTES as usize];
     header[0..8].copy_from_slice(&(checksum as u64).to_le_bytes());
@@ -450,4 +486,41 @@ fn write_set<M: Memory>(
     header[16..24].copy_from_slice(&count.to_le_bytes());
     writer.owner.fs.pm.stream_bytes(writer.first_block(), &header)?.unfenced();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::tests::{MIB, file};
+    use crate::testing::{Attached, new_image};
+    use core::sync::atomic::AtomicU64;
+    use core::sync::atomic::Ordering::SeqCst;
+
+    #[test]
+    fn a_value_that_changes_while_it_is_set_leaves_a_whole_set() {
+        let image = new_image(8 * MIB, 64);
+        let fs = Attached::new(&image).expect("attaches");
+        let thread = fs.enter().expect("a thread");
+        let node = file(&thread);
+        let value = [const { AtomicU64::new(0) }; 1000];
+        // SAFETY: the bytes live as long as the value; threads only use them as atomics.
+        let bytes = unsafe { UserBytes::new(value.as_ptr().cast(), size_of_val(&value)) };
+        let ends = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for count in 1.. {
+                    value.iter().for_each(|word| word.store(count, SeqCst));
+                    if ends.load(SeqCst) != 0 {
+                        return;
+                    }
+                }
+            });
+            let inode = fs.inode(node.number).expect("an inode");
+            for _ in 0..200 {
+                thread.files().set_xattr(node, b"user.a", bytes, false, false).expect("is set");
+                assert_eq!(recover_xattrs(&fs, inode, &mut |_| Ok(())), Ok(()));
+            }
+            ends.store(1, SeqCst);
+        });
+    }
 }

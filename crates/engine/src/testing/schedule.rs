@@ -84,7 +84,7 @@ impl pmem::Memory for Scheduled {
     fn stored(&self, _: u64, _: &[u8]) {
         point();
     }
-    fn streamed(&self, _: u64, _: &[u8]) {
+    fn streamed(&self, _: u64, _: pmem::UserBytes<'_>) {
         point();
     }
     fn flushed(&self, _: u64, _: u64) {

@@ -13,6 +13,7 @@
 use core::arch::global_asm;
 use core::mem::MaybeUninit;
 use core::ops::Range;
+use pmem::{UserBytes, UserBytesMut};
 use posix::{Errno, Result};
 
 /// EFAULT. Crate `posix` does not define it, because it has no user memory.
@@ -303,36 +304,33 @@ impl UserSlice {
     }
 }
 
-/// The program's buffer, for reading. The content is undefined if another thread writes it
-/// meanwhile; the program gets a signal if another thread unmaps it.
-///
-/// # Safety
-/// Used only during the call.
-pub unsafe fn bytes<'a>(address: u64, length: u64) -> Result<&'a [u8]> {
-    // SAFETY: by the caller's promise.
-    let found = unsafe { bytes_readable(address, length)? };
+/// The bytes of a range up to the first page that `access` cannot access: EFAULT if there are none.
+/// An empty range may be anywhere.
+#[inline(always)]
+fn accessible(address: u64, length: u64, access: unsafe extern "C" fn(u64, u64) -> u64) -> Result<u64> {
+    if length == 0 {
+        return Ok(0);
+    }
+    check(address, length)?;
+    // SAFETY: it reads, or writes the present values, each as one operation; a fault is reported.
+    let result = unsafe { access(address, length) };
+    let bytes = if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) };
+    if bytes == 0 { Err(EFAULT) } else { Ok(bytes) }
+}
+
+/// The program's buffer, for reading: EFAULT if a page of it cannot be read. The program gets a
+/// signal if another thread unmaps it during the call.
+pub fn readable(address: u64, length: u64) -> Result<UserBytes<'static>> {
+    let found = readable_part(address, length)?;
     if found.len() as u64 == length { Ok(found) } else { Err(EFAULT) }
 }
 
-/// [`bytes`], up to the first unreadable page: EFAULT if nothing is readable.
-///
-/// # Safety
-/// As for [`bytes`].
+/// [`readable`], up to the first unreadable page: EFAULT if nothing is readable.
 #[inline]
-pub unsafe fn bytes_readable<'a>(address: u64, length: u64) -> Result<&'a [u8]> {
-    if length == 0 {
-        return Ok(&[]);
-    }
-    check(address, length)?;
-    // SAFETY: reads only; a fault is reported.
-    let result = unsafe { directfs_user_read(address, length) };
-    let readable = if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) };
-    if readable == 0 {
-        return Err(EFAULT);
-    }
-    // SAFETY: a byte of every page was read just now; by the caller's promise no reference outlives
-    // the call.
-    Ok(unsafe { core::slice::from_raw_parts(address as *const u8, readable as usize) })
+pub fn readable_part(address: u64, length: u64) -> Result<UserBytes<'static>> {
+    let readable = accessible(address, length, directfs_user_read)?;
+    // SAFETY: a byte of every page was read just now; the program keeps them during its call.
+    Ok(unsafe { UserBytes::new(address as *const u8, readable as usize) })
 }
 
 /// The first address of a range, which is not empty, that cannot be read.
@@ -345,53 +343,30 @@ pub fn first_unreadable(address: u64, length: u64) -> Option<u64> {
     (result & FAILED != 0).then_some(result & !FAILED)
 }
 
-/// How many bytes of a range, which is not empty, can be written, up to the first page that cannot.
-fn writable(address: u64, length: u64) -> Result<u64> {
-    check(address, length)?;
-    // SAFETY: the instruction writes the present value, as one operation; a fault is reported.
-    let result = unsafe { directfs_user_write(address, length) };
-    Ok(if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) })
-}
-
-/// EFAULT if a byte of a range, which is not empty, cannot be written.
+/// EFAULT if a byte of a range cannot be written.
 pub fn check_writable(address: u64, length: u64) -> Result<()> {
-    if writable(address, length)? == length { Ok(()) } else { Err(EFAULT) }
+    if accessible(address, length, directfs_user_write)? == length { Ok(()) } else { Err(EFAULT) }
 }
 
 /// The program's buffer, for writing, up to the first unwritable page: EFAULT if nothing is
 /// writable.
-///
-/// # Safety
-/// As for [`bytes`].
-pub unsafe fn bytes_writable<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
-    if length == 0 {
-        return Ok(&mut []);
-    }
-    let writable = writable(address, length)?;
-    if writable == 0 {
-        return Err(EFAULT);
-    }
-    // SAFETY: a byte of every page was written just now; by the caller's promise no reference
-    // outlives the call.
-    Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, writable as usize) })
+pub fn writable_part(address: u64, length: u64) -> Result<UserBytesMut<'static>> {
+    let writable = accessible(address, length, directfs_user_write)?;
+    // SAFETY: a byte of every page was written just now; the program vouches for the room.
+    Ok(unsafe { UserBytesMut::new(address as *mut u8, writable as usize) })
 }
 
-/// [`bytes_writable`] without any check: the buffer may be shorter than `length` if less is
-/// written. For copies out of the image and by `memcpy`, which end where it cannot be written. Then
-/// the call fails with EFAULT, or starts again with the length from [`bytes_writable`].
-///
-/// # Safety
-/// As for [`bytes`]; and nothing else writes there.
+/// [`writable_part`] without any check: the buffer may be shorter than `length` if less is written.
+/// The copies end where it cannot be written. Then the call fails with EFAULT, or starts again with
+/// the length from [`writable_part`].
 #[inline]
-pub unsafe fn bytes_to_fill<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
-    if length == 0 {
-        return Ok(&mut []);
+pub fn to_fill(address: u64, length: u64) -> Result<UserBytesMut<'static>> {
+    if length != 0 {
+        // The first page is invalid only for bytes that are written there.
+        check(address.max(FIRST_PAGE), length)?;
     }
-    // The first page is invalid only for bytes that are written there.
-    check(address.max(FIRST_PAGE), length)?;
-    // SAFETY: the program vouches for the bytes; by the caller's promise no reference outlives the
-    // call.
-    Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, length as usize) })
+    // SAFETY: the program vouches for the room, and the handler of faults ends copies.
+    Ok(unsafe { UserBytesMut::new(address as *mut u8, length as usize) })
 }
 
 /// Counts the strings of a list that ends with null; EFAULT if it cannot be read. Null is an empty

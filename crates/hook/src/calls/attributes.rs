@@ -16,6 +16,7 @@ use crate::process::limits;
 use crate::process::session::Calling;
 use engine::{Node, Protection};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use pmem::UserBytesMut;
 use posix::path::LastLink;
 use posix::{Errno, ExtendedFlags, Result, TimeToSet};
 
@@ -215,8 +216,7 @@ pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, fla
     if length > posix::VALUE_BYTES_MAX as u64 {
         return Err(Errno::E2BIG);
     }
-    // SAFETY: used for this call only.
-    let value = unsafe { user_memory::bytes(value, length)? };
+    let value = user_memory::readable(value, length)?;
     caller.xattrs().set_attribute(node, name.bytes(), value, flags as i32)?;
     follow_access_list(caller, node, name.bytes())
 }
@@ -236,11 +236,11 @@ pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64
 }
 
 /// Fills a buffer. Only the part that is filled must be accessible.
-fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<i64> {
+fn into_part(address: u64, room: u64, fill: impl FnOnce(UserBytesMut<'_>) -> Result<usize>) -> Result<i64> {
     let room = room.min(posix::VALUE_BYTES_MAX as u64);
     // A buffer of which nothing is accessible is empty: that suffices for an error and for a result
-    // without bytes. SAFETY: used for this call only.
-    let into = unsafe { user_memory::bytes_writable(address, room) }.unwrap_or_default();
+    // without bytes.
+    let into = user_memory::writable_part(address, room).unwrap_or_default();
     match fill(into) {
         Err(Errno::ERANGE) if (into.len() as u64) < room => Err(user_memory::EFAULT),
         Ok(length) if length > into.len() && room > 0 => Err(user_memory::EFAULT),

@@ -7,6 +7,7 @@ use crate::abi::entry::{NATIVE, Verdict, done};
 use crate::abi::{sys, user_memory};
 use crate::call::Call;
 use crate::calls::open::LARGE_FILE;
+use crate::calls::parent_listing::RECORD_BYTES_MAX;
 use crate::calls::{attributes, copy_calls, kernel_objects, locks, parent_listing};
 use crate::context::{COPY_BYTES, Inside};
 use crate::descriptors::marks::{self, host_verdict};
@@ -19,6 +20,7 @@ use crate::signals::faults;
 use crate::{mount_table, status};
 use engine::format::FileKind;
 use engine::{FileFlags, Node};
+use pmem::{UserBytes, UserBytesMut};
 use posix::{Append, Errno, ExtendedFlags, OpenFile, Result, Scope, Whence};
 
 /// Maximum length of one read or write, as in the kernel.
@@ -79,12 +81,11 @@ fn with_node(
 fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     let before = file.position();
     let length = length.min(LENGTH_MAX);
-    let read = |into: &mut [u8]| match offset {
+    let read = |into: UserBytesMut<'_>| match offset {
         Some(offset) => caller.data().read_at(file, offset, into),
         None => caller.data().read(file, into),
     };
-    // SAFETY: used for this call only, and filled from the image.
-    let count = match unsafe { user_memory::bytes_to_fill(buffer, length) } {
+    let count = match user_memory::to_fill(buffer, length) {
         Ok(into) => read(into)?,
         Err(refused) => {
             return caller.data().read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused));
@@ -96,8 +97,8 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
     if offset.is_none() {
         file.set_position(before);
     }
-    // Up to the end of the accessible buffer. SAFETY: as above.
-    let count = read(unsafe { user_memory::bytes_writable(buffer, length)? })?;
+    // Up to the end of the accessible buffer.
+    let count = read(user_memory::writable_part(buffer, length)?)?;
     if !faults::take() {
         return Ok(count);
     }
@@ -112,8 +113,7 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
 /// before those of the buffer.
 fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     let length = limits::writable(caller, file, offset, length)?;
-    // SAFETY: used for this call only.
-    let count = match (unsafe { user_memory::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
+    let count = match (user_memory::readable_part(buffer, length.min(LENGTH_MAX)), offset) {
         (Ok(from), Some(offset)) => caller.data().write_at(file, offset, from)?,
         (Ok(from), None) => caller.data().write(file, from)?,
         (Err(refused), _) => return caller.data().write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
@@ -241,9 +241,9 @@ fn write_pieces(
     copy: &mut [u8; COPY_BYTES],
     (offset, append): (Option<i64>, Append),
 ) -> Result<i64> {
-    let write = |from: &[u8], done: u64| -> Result<u64> {
+    let write = |from: UserBytes<'_>, done: u64| -> Result<u64> {
         let place = offset.map(|offset| offset.saturating_add(done as i64));
-        let from = &from[..limits::writable(caller, file, place, from.len() as u64)? as usize];
+        let from = from.part(0..limits::writable(caller, file, place, from.len() as u64)? as usize);
         let count = match offset {
             Some(offset) => caller.data().write_at_as(file, offset.saturating_add(done as i64), from, append)?,
             None => caller.data().write_as(file, from, append)?,
@@ -257,13 +257,12 @@ fn write_pieces(
         vector.each(|address, bytes, _| {
             // Another thread may have changed the list since its lengths were added.
             let into = room.get_mut(length..length + bytes as usize).ok_or(Errno::EINVAL)?;
-            // SAFETY: used for this call only.
-            let from = unsafe { user_memory::bytes_readable(address, bytes)? };
-            into[..from.len()].copy_from_slice(from);
+            let from = user_memory::readable_part(address, bytes)?;
+            from.copy_to(&mut into[..from.len()]);
             length += from.len();
             Ok(from.len() as u64)
         })?;
-        Ok(write(&room[..length], 0)? as i64)
+        Ok(write((&room[..length]).into(), 0)? as i64)
     };
     if count > 1 && total <= COPY_BYTES as u64 {
         return gather(&mut copy[..]);
@@ -280,8 +279,7 @@ fn write_pieces(
             result
         };
     }
-    // SAFETY: used for this call only.
-    vector.each(|address, length, done| write(unsafe { user_memory::bytes_readable(address, length)? }, done))
+    vector.each(|address, length, done| write(user_memory::readable_part(address, length)?, done))
 }
 
 /// readv(fd, vector, count).
@@ -517,33 +515,31 @@ pub fn unsupported(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn getdents64(call: &mut Call<'_>) -> Result<Verdict> {
     /// Bytes before a name: inode, cookie, length, type.
     const HEAD: usize = 19;
-    list(call, |into, entry| {
+    list(call, |room, entry| {
         let bytes = (HEAD + entry.name.len() + 1).next_multiple_of(8);
-        let room = into.get_mut(..bytes)?;
         // The bytes after the name, and some of those before it.
-        room[bytes - 8..].copy_from_slice(&[0; 8]);
+        room[bytes - 8..bytes].copy_from_slice(&[0; 8]);
         room[..8].copy_from_slice(&entry.number.to_ne_bytes());
         room[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
         room[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
         room[18] = type_of(entry.kind);
         room[HEAD..HEAD + entry.name.len()].copy_from_slice(entry.name);
-        Some(bytes)
+        bytes
     })
 }
 
 /// getdents(fd, buffer, room): the type follows the name.
 pub fn getdents(call: &mut Call<'_>) -> Result<Verdict> {
     const HEAD: usize = 18;
-    list(call, |into, entry| {
+    list(call, |room, entry| {
         let bytes = (HEAD + entry.name.len() + 2).next_multiple_of(8);
-        let room = into.get_mut(..bytes)?;
         room[..8].copy_from_slice(&entry.number.to_ne_bytes());
         room[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
         room[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
         room[HEAD..HEAD + entry.name.len()].copy_from_slice(entry.name);
-        room[HEAD + entry.name.len()..].fill(0);
+        room[HEAD + entry.name.len()..bytes].fill(0);
         room[bytes - 1] = type_of(entry.kind);
-        Some(bytes)
+        bytes
     })
 }
 
@@ -559,22 +555,27 @@ fn type_of(kind: FileKind) -> u8 {
     }
 }
 
-fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::ListedName<'_>) -> Option<usize>) -> Result<Verdict> {
+/// Lists a directory. `write` makes the record of a name, and returns its bytes.
+fn list(
+    call: &mut Call<'_>,
+    write: impl Fn(&mut [u8; RECORD_BYTES_MAX], &posix::ListedName<'_>) -> usize,
+) -> Result<Verdict> {
     let (buffer, room) = (call.frame.rsi, call.frame.rdx as u32);
     let of_image = |caller: &Calling<'_>, file: &OpenFile| {
-        // SAFETY: used for this call only.
-        let into = unsafe { user_memory::bytes_writable(buffer, u64::from(room)).unwrap_or_default() };
+        let into = user_memory::writable_part(buffer, u64::from(room)).unwrap_or_default();
+        let mut record = [0; RECORD_BYTES_MAX];
         let mut length = 0;
         let mut too_small = false;
-        caller.read_directory(file, &mut |entry| match write(&mut into[length..], &entry) {
-            Some(bytes) => {
+        caller.read_directory(file, &mut |entry| {
+            let bytes = write(&mut record, &entry);
+            let fits = bytes <= into.len() - length;
+            if fits {
+                into.part(length..length + bytes).copy_from(&record[..bytes]);
                 length += bytes;
-                true
-            }
-            None => {
+            } else {
                 too_small = length == 0;
-                false
             }
+            fits
         })?;
         match too_small {
             true if into.len() < room as usize => Err(user_memory::EFAULT),

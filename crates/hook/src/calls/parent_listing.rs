@@ -18,7 +18,7 @@ use posix::Result;
 
 /// Bytes of a record before its name in either form, and the maximum after it.
 const HEAD_BYTES: usize = 19;
-const RECORD_BYTES_MAX: usize = (HEAD_BYTES + 256 + 1).next_multiple_of(8);
+pub(crate) const RECORD_BYTES_MAX: usize = (HEAD_BYTES + 256 + 1).next_multiple_of(8);
 
 /// getdents and getdents64 by a descriptor that is not the image's.
 pub fn list(call: &mut Call<'_>) -> Result<Verdict> {

@@ -241,7 +241,7 @@ fn create_memfd(name: &[u8]) -> Result<i32> {
 fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Result<()> {
     let mut offset = 0;
     loop {
-        let count = caller.thread.files().read(node, offset, buffer)?;
+        let count = caller.thread.files().read(node, offset, &mut *buffer)?;
         if count == 0 {
             return Ok(());
         }

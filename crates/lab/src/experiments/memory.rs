@@ -20,7 +20,7 @@
 //! Images and tables have huge pages from the start, as a kernel has. *Rejected:* charging each
 //! read: warm stats, whose lines are cached, came out four times as slow.
 
-use pmem::{Delays, LINE_BYTES, Memory, Spin, Wait};
+use pmem::{Delays, LINE_BYTES, Memory, Spin, UserBytes, Wait};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -217,7 +217,7 @@ impl Memory for Emulated {
     }
 
     #[inline]
-    fn streamed(&self, offset: u64, bytes: &[u8]) {
+    fn streamed(&self, offset: u64, bytes: UserBytes<'_>) {
         let lines = lines(offset, bytes.len() as u64);
         if let Some(cache) = self.cache() {
             lines.clone().for_each(|line| cache.take_out(line));
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(counts(|memory| (0..10).for_each(|_| read(memory))).read, 4);
         let streamed = |memory: &Emulated| {
             read(memory);
-            memory.streamed(4096, &[0; 64]);
+            memory.streamed(4096, (&[0; 64]).into());
             memory.fenced();
             read(memory);
         };

@@ -3,7 +3,7 @@
 use crate::bench::task::PhaseName;
 use crate::bench::workers::Probe;
 use crate::bench::workloads::calls::Call;
-use pmem::{LINE_BYTES, Memory};
+use pmem::{LINE_BYTES, Memory, UserBytes};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ impl Counting {
 impl Memory for Counting {
     const WATCHED: bool = true;
     fn stored(&self, _: u64, _: &[u8]) {}
-    fn streamed(&self, offset: u64, bytes: &[u8]) {
+    fn streamed(&self, offset: u64, bytes: UserBytes<'_>) {
         self.count(offset, bytes.len() as u64);
     }
     fn flushed(&self, offset: u64, length: u64) {

@@ -242,8 +242,7 @@ fn copy(session: &Session<'_>, node: Node, request: &Request, is_listed: bool) -
     let start = map(request.address, request.length, (PROT_READ | PROT_WRITE) as u64, flags, -1, 0)?;
     let mut filled = 0;
     while filled < request.length {
-        // SAFETY: mapped above, readable and writable, without other users yet.
-        let into = unsafe { user_memory::bytes_to_fill(start + filled, request.length - filled)? };
+        let into = user_memory::to_fill(start + filled, request.length - filled)?;
         match session.caller.thread.files().read(node, request.offset + filled, into) {
             Ok(0) => break,
             Ok(count) => filled += count as u64,
