@@ -3,10 +3,10 @@
 //! and the paper's own order of steps where the engine has another one ("as printed").
 //!
 //! Ablations act only on instrumented memory ([`Memory::WATCHED`]) and otherwise compile out. They
-//! meet the rest of the engine in three places: here for targets of entries, in
-//! `mindex::placement` for buckets and their locks, and in `reap::intents`, which frames each
-//! operation, for locks of logs. What is printed has branches in `create`, `lookup`, `attributes`,
-//! `remove` and `recycle`.
+//! meet the rest of the engine through one type, [`Ablated`], in three places: here for targets of
+//! entries, in `mindex::placement` for buckets and their locks, and in `reap::intents`, which
+//! frames each operation, for locks of logs. What is printed has branches in `create`, `lookup`,
+//! `attributes`, `remove` and `recycle`.
 //!
 //! Invariants
 //! - Another structure decides only which bucket holds the names of a hash; buckets, their chains
@@ -22,7 +22,7 @@
 //! what only that needs. *Rejected:* a fork of the engine (it drifts); a runtime switch in hot
 //! code.
 
-use crate::ablation_options::{Ablation, Tree};
+use crate::ablation_options::{Ablated, Ablation, Tree};
 use crate::attributes::Changes;
 use crate::components::NameIndex;
 use crate::dram::{Cachelet, FLAG_READABLE, IntentKind, RETIRED_MAX, References};
@@ -42,21 +42,15 @@ use pmem::{Durable, Flushed, Memory};
 const SPINS: u32 = 300;
 
 impl<M: Memory> Fs<M> {
-    /// Whether the targets of index entries are used: the inode quick path.
-    #[inline(always)]
-    pub(crate) fn uses_targets(&self) -> bool {
-        !M::WATCHED || !self.ablation.without_quick_path
-    }
-
     /// The target in the value of an entry.
     #[inline(always)]
     pub(crate) fn target_of(&self, value: u64) -> Target {
-        if self.uses_targets() { Target::from_value(value) } else { Target::UNKNOWN }
+        if self.ablation.uses_targets() { Target::from_value(value) } else { Target::UNKNOWN }
     }
 
     /// The target of a name that is being indexed.
     pub(crate) fn target_of_inode(&self, number: u64) -> Target {
-        match self.uses_targets().then(|| self.inode_offset(number)) {
+        match self.ablation.uses_targets().then(|| self.inode_offset(number)) {
             Some(Ok(offset)) => Target::Inode(offset),
             // The lookup will report what is wrong with the inode.
             Some(Err(_)) | None => Target::UNKNOWN,
@@ -66,59 +60,40 @@ impl<M: Memory> Fs<M> {
     /// The cachelet that an entry probably names, before its name was compared.
     #[inline(always)]
     pub(crate) fn likely_cachelet(&self, value: u64) -> Option<u32> {
-        self.uses_targets().then_some(value as u32)
+        self.ablation.uses_targets().then_some(value as u32)
     }
 
     /// Whether the cachelet of an entry must be found through its inode.
     #[inline(always)]
     pub(crate) fn is_indirect(&self, value: u64) -> bool {
-        self.uses_targets() && names_no_cachelet(value)
+        self.ablation.uses_targets() && names_no_cachelet(value)
     }
 
     /// The cachelet of an entry that is not indirect, for an inode.
     #[inline(always)]
     pub(crate) fn cachelet_of_entry(&self, value: u64, number: u64) -> Option<u32> {
-        if self.uses_targets() { Some(value as u32) } else { self.cachelet_by_number(number) }
+        if self.ablation.uses_targets() { Some(value as u32) } else { self.cachelet_by_number(number) }
     }
 
     /// The cachelet of an inode whose name was removed from the index, where it had this target.
     pub(crate) fn cachelet_of_removed(&self, target: Option<Target>, number: u64) -> Option<u32> {
         match target {
-            _ if !self.uses_targets() => self.cachelet_by_number(number),
+            _ if !self.ablation.uses_targets() => self.cachelet_by_number(number),
             Some(Target::Cachelet(index)) => Some(index),
             Some(Target::Inode(_)) | None => None,
         }
     }
 
-    /// Whether steps follow the paper where the engine has others.
-    #[inline(always)]
-    pub(crate) fn is_as_printed(&self) -> bool {
-        M::WATCHED && self.ablation.as_printed
-    }
-
     /// Whether a lookup passes over a file with this state word: it is being created (III-E).
     #[inline(always)]
     pub(crate) fn is_unreadable(&self, references: u64) -> bool {
-        self.is_as_printed() && references & References::flag(FLAG_READABLE) == 0
-    }
-
-    /// The structure in place of the hash table, if any.
-    #[inline(always)]
-    pub(crate) fn tree(&self) -> Option<&'static dyn Tree> {
-        if M::WATCHED { self.ablation.tree } else { None }
-    }
-
-    /// Fails in reapers if the mindex is not the hash table, which is all they know.
-    #[inline(always)]
-    pub(crate) fn check_reapable(&self) -> Result<()> {
-        if self.tree().is_some() { Err(Error::NotSupported) } else { Ok(()) }
+        self.ablation.is_as_printed() && references & References::flag(FLAG_READABLE) == 0
     }
 
     /// Applies ablations to a file system that has not been used yet.
     pub(crate) fn ablate(&mut self, ablation: Ablation) -> Result<()> {
-        const { assert!(M::WATCHED, "the ablation would have no effect") };
-        self.ablation = ablation;
-        let Some(tree) = ablation.tree else { return Ok(()) };
+        self.ablation = Ablated::by(ablation);
+        let Some(tree) = self.ablation.tree() else { return Ok(()) };
         let end = tree.begin();
         if end > self.dram.layout.buckets_max {
             return Err(Error::NoMemory);
@@ -135,9 +110,7 @@ impl<M: Memory> Thread<'_, M> {
     /// lock is held yet. (The name that a whiteout leaves behind is appended without a lock.)
     #[inline(always)]
     pub(crate) fn lock_logs(&self, kind: IntentKind, directories: [u32; 2]) {
-        if M::WATCHED
-            && let Some(logs) = self.fs.ablation.logs
-        {
+        if let Some(logs) = self.fs.ablation.logs() {
             let [first, second] = directories
                 .map(|index| self.fs.dram.cachelet(index).map_or(0, |directory| directory.number.load(Relaxed)));
             match kind {
@@ -152,9 +125,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Releases the locks of logs, if any.
     #[inline(always)]
     pub(crate) fn unlock_logs(&self) {
-        if M::WATCHED
-            && let Some(logs) = self.fs.ablation.logs
-        {
+        if let Some(logs) = self.fs.ablation.logs() {
             logs.unlock();
         }
     }
@@ -202,7 +173,7 @@ impl<M: Memory> Thread<'_, M> {
     /// log is compacted once its invalid entries fill a page, and everything whose grace period is
     /// over becomes free. Not pinned.
     pub fn collect_garbage(&self, directory: Node) -> Result<()> {
-        if !self.fs.is_as_printed() {
+        if !self.fs.ablation.is_as_printed() {
             // The engine collects by itself.
             return Ok(());
         }
@@ -337,7 +308,7 @@ mod tests {
                 });
             });
             let thread = fs.enter().expect("enters");
-            assert_eq!(fs.check_reapable(), Err(Error::NotSupported));
+            assert_eq!(fs.ablation.check_reapable(), Err(Error::NotSupported));
             assert!(thread.names().hold_dentry(NameHash::from_intent(2), 64, true).is_ok());
             assert_eq!(
                 fs.header().expect("a header").unclean_marks.load(Relaxed),

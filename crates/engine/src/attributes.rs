@@ -228,7 +228,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub fn change(&self, node: Node, decide: impl FnOnce(&Attributes) -> Result<Changes>) -> Result<Attributes> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
-        if self.fs.is_as_printed() {
+        if self.fs.ablation.is_as_printed() {
             let changes = decide(&self.attributes(cachelet)?)?;
             if (Changes { permissions: None, ..changes }) == Changes::default() {
                 self.change_mode_as_printed(cachelet, &changes)?;

@@ -92,7 +92,7 @@ impl<M: Memory> Fs<M> {
     /// are rare, and their lines are counted elsewhere.
     #[inline(always)]
     fn record_found_by_number(&self, inode: &Inode, number: u64) -> Result<()> {
-        if !self.uses_targets() {
+        if !self.ablation.uses_targets() {
             self.pm.report_read(self.pm.offset_of(self.segment_entry(number / INODES_PER_SEGMENT)?), 8);
             self.pm.report_read(self.pm.offset_of(inode), LINE_BYTES);
         }

@@ -1,6 +1,6 @@
 //! A process's view of a file system ([`Fs`]) and a thread in it ([`Thread`]).
 
-use crate::ablation_options::Ablation;
+use crate::ablation_options::Ablated;
 use crate::death::{dead, may_die_here};
 use crate::dram::{Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ pub struct Fs<M: Memory = Direct> {
     /// [`SlotOwner::leaving_spare`].
     pub(crate) spare_blocks: u64,
     /// The parts that the lab has removed.
-    pub(crate) ablation: Ablation,
+    pub(crate) ablation: Ablated<M>,
 }
 
 /// With fewer slots in use `enter` does not look for dead owners.

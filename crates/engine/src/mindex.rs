@@ -411,7 +411,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Makes the entry of a dentry lead to a cachelet, unless another thread changes the bucket or
     /// holds the name; then a later lookup does so.
     pub(crate) fn refine_entry(self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
-        if !self.owner.fs.uses_targets() {
+        if !self.owner.fs.ablation.uses_targets() {
             return Ok(());
         }
         let header = self.owner.fs.header()?;

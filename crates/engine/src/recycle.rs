@@ -188,7 +188,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     pub(crate) fn recycle_some(self) {
         let worth_it = self.has_gathered() || self.owner.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
         let is_scarce = self.queued() > 0 && self.owner.allocator().are_blocks_scarce();
-        if !(worth_it || is_scarce) || self.owner.fs.is_as_printed() || self.owner.pinned() {
+        if !(worth_it || is_scarce) || self.owner.fs.ablation.is_as_printed() || self.owner.pinned() {
             return;
         }
         let recycled = if is_scarce { self.recycle_for_others() } else { self.recycle(BATCH).map(drop) };

@@ -50,4 +50,4 @@ pub use other::serve_other;
 pub use privileges::ATTRIBUTE as PRIVILEGES_ATTRIBUTE;
 pub use requests::{ATTRIBUTE as REQUESTS_ATTRIBUTE, LATENCIES_ATTRIBUTE, SIZE_ATTRIBUTE};
 pub use ring::THREAD as RING_THREAD;
-pub use server::{Ended, Role, Server, Stopper, serve, serve_device};
+pub use server::{Ended, Role, Server, Stopper, serve, serve_device, threads};

@@ -39,20 +39,23 @@ pub(crate) struct Mounted {
 
 impl Mounted {
     /// Unmounts, unless the mount has ended.
-    pub(crate) fn stop(&self) -> Result<(), MountError> {
+    pub(crate) fn end(&self) -> Result<(), MountError> {
         let path = &self.path;
-        if !is_mounted(&self.device) {
-            return Ok(());
-        }
         match self.by_helper {
-            true => helper::unmount(path).map_err(|source| MountError::Unmount { path: path.clone(), source })?,
-            false => unmount(path)?,
+            _ if !is_mounted(&self.device) => Ok(()),
+            true => helper::unmount(path).map_err(|source| MountError::Unmount { path: path.clone(), source }),
+            false => unmount(path),
         }
+    }
+
+    /// Unmounts an image, and says so if the mount is in use.
+    pub(crate) fn stop(&self) -> Result<(), MountError> {
+        self.end()?;
         if is_mounted(&self.device) {
             warn(format_args!(
                 "the mount on {} is in use: it is hidden now, and ends when the last program on it closes its files and leaves \
                  its directories; a second signal ends it at once, and the next use recovers the image",
-                path.display()
+                self.path.display()
             ));
         }
         Ok(())

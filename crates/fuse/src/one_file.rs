@@ -7,23 +7,27 @@
 
 use crate::error::MountError;
 use crate::options::MountOptions;
+use crate::protocol::{Arguments, Header, Reply, opcode, open_flag};
+use crate::session::{Channel, Clones, Connection, Handled, Handler};
 use crate::{helper, mounting, other};
-use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
-    OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, Request,
-};
-use std::ffi::{CString, OsStr};
+use engine::format::FileKind;
+use engine::{Attributes, FileFlags};
+use posix::{Errno, Result};
+use std::ffi::CString;
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The name of the file.
 pub const FILE: &str = "image";
 /// The name of the file with messages: lines that are appended.
 pub const MESSAGES: &str = "messages";
+/// Numbers of the directory, and of the file with messages.
+const ROOT: u64 = 1;
+const MESSAGES_NUMBER: u64 = 2;
 /// Nothing changes.
 const VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// Reads that may wait at once.
@@ -86,133 +90,112 @@ struct OneFile<C> {
 }
 
 impl<C: Content> OneFile<C> {
-    fn number(&self) -> INodeNo {
+    fn number(&self) -> u64 {
         // With this bit it is no number of the directory or of the messages.
-        INodeNo(self.content.number() | 1 << 62)
+        self.content.number() | 1 << 62
     }
 
-    fn messages() -> INodeNo {
-        INodeNo(INodeNo::ROOT.0 + 1)
-    }
-
-    fn attributes(&self, number: INodeNo) -> Option<FileAttr> {
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let (kind, perm, size, bytes) = match number {
-            INodeNo::ROOT => (FileType::Directory, 0o500, 0, 0),
+    fn attributes(&self, number: u64) -> Result<Attributes> {
+        let (kind, permissions, size_bytes, content_bytes) = match number {
+            ROOT => (FileKind::Directory, 0o500, 0, 0),
             // Programs of root may change their user, and open what they have again.
             number if number == self.number() => {
-                (FileType::RegularFile, 0o444, self.content.size(), self.content.content_bytes())
+                (FileKind::Regular, 0o444, self.content.size(), self.content.content_bytes())
             }
-            number if number == OneFile::<C>::messages() => (FileType::RegularFile, 0o400, 0, 0),
-            _ => return None,
+            MESSAGES_NUMBER => (FileKind::Regular, 0o400, 0, 0),
+            _ => return Err(Errno::ENOENT),
         };
-        let time = UNIX_EPOCH;
-        Some(FileAttr {
-            ino: number,
-            size,
-            blocks: bytes.div_ceil(512),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
+        Ok(Attributes {
+            number,
+            generation: 0,
             kind,
-            perm,
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
+            mode: kind.mode_bits() | permissions,
+            links: 1,
+            uid: rustix::process::geteuid().as_raw(),
+            device: 0,
+            gid: rustix::process::getegid().as_raw(),
+            size_bytes,
+            blocks: content_bytes.div_ceil(pmem::BLOCK_BYTES),
+            accessed_ns: 0,
+            modified_ns: 0,
+            changed_ns: 0,
+            flags: FileFlags::default(),
         })
     }
 
-    fn seek(&self, offset: i64, whence: i32) -> Result<u64, Errno> {
-        let at = u64::try_from(offset).ok().filter(|&at| at < self.content.size()).ok_or(Errno::ENXIO)?;
-        let next = self.content.next_content(at);
+    fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attributes> {
+        match name {
+            _ if parent != ROOT => Err(Errno::ENOENT),
+            name if name == FILE.as_bytes() => self.attributes(self.number()),
+            name if name == MESSAGES.as_bytes() => self.attributes(MESSAGES_NUMBER),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    fn read(&self, number: u64, offset: u64, size: usize, reply: &mut Reply) -> Result<()> {
+        if number != self.number() {
+            let messages = self.content.messages();
+            let from = messages.get(offset.min(messages.len() as u64) as usize..).unwrap_or_default();
+            reply.bytes(&from[..from.len().min(size)]);
+            return Ok(());
+        }
+        let left = self.content.size().saturating_sub(offset);
+        let read = |into: &mut [u8]| self.content.read(offset, into).then_some(into.len()).ok_or(Errno::EIO);
+        reply.fill(left.min(size as u64) as usize, read)
+    }
+
+    fn seek(&self, offset: u64, whence: i32) -> Result<u64> {
+        // An offset that is negative is beyond each file.
+        if offset >= self.content.size() {
+            return Err(Errno::ENXIO);
+        }
+        let next = self.content.next_content(offset);
         match whence {
             libc::SEEK_DATA => next.map(|range| range.start).ok_or(Errno::ENXIO),
-            libc::SEEK_HOLE => Ok(next.filter(|range| range.start == at).map_or(at, |range| range.end)),
+            libc::SEEK_HOLE => Ok(next.filter(|range| range.start == offset).map_or(offset, |range| range.end)),
             _ => Err(Errno::EINVAL),
         }
     }
 }
 
-impl<C: Content> Filesystem for OneFile<C> {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The kernel has an upper limit of its own.
-        let _ = config.set_max_background(THREADS as u16);
-        Ok(())
+impl<C: Content> Handler for OneFile<C> {
+    fn capabilities(&self, _: u64) -> u64 {
+        0
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let number = match name.to_str() {
-            Some(FILE) if parent == INodeNo::ROOT => Some(self.number()),
-            Some(MESSAGES) if parent == INodeNo::ROOT => Some(OneFile::<C>::messages()),
-            _ => None,
-        };
-        match number.and_then(|number| self.attributes(number)) {
-            Some(attributes) => reply.entry(&VALIDITY, &attributes, Generation(0)),
-            None => reply.error(Errno::ENOENT),
+    fn background_max(&self) -> u16 {
+        THREADS as u16
+    }
+
+    fn handle(&self, header: &Header, mut arguments: Arguments<'_>, reply: &mut Reply, _: &Channel) -> Result<Handled> {
+        let number = header.node;
+        match header.opcode {
+            opcode::LOOKUP => {
+                reply.entry(VALIDITY, &self.lookup(number, arguments.name()?)?);
+            }
+            opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => return Ok(Handled::Silent),
+            opcode::GETATTR => reply.attributes_valid_for(VALIDITY, &self.attributes(number)?),
+            opcode::OPEN => {
+                self.users.opened();
+                reply.opened(0, if number == self.number() { open_flag::KEEP_CACHE } else { open_flag::DIRECT_IO });
+            }
+            opcode::READ => {
+                arguments.skip(8)?;
+                self.read(number, arguments.u64()?, arguments.u32()? as usize, reply)?;
+            }
+            opcode::RELEASE => self.users.closed(),
+            opcode::LSEEK => {
+                arguments.skip(8)?;
+                reply.u64(self.seek(arguments.u64()?, arguments.i32()?)?);
+            }
+            opcode::OPENDIR => reply.opened(0, 0),
+            opcode::RELEASEDIR | opcode::DESTROY => {}
+            opcode::STATFS => {
+                reply.zeros(40).u32(512).u32(255).zeros(32);
+            }
+            _ => return Err(Errno(libc::ENOSYS)),
         }
-    }
-
-    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attributes(number) {
-            Some(attributes) => reply.attr(&VALIDITY, &attributes),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.users.opened();
-        let is_content = number == self.number();
-        let flags = if is_content { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_DIRECT_IO };
-        reply.opened(FileHandle(0), flags);
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        number: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        if number != self.number() {
-            let messages = self.content.messages();
-            let from = messages.get(offset.min(messages.len() as u64) as usize..).unwrap_or_default();
-            return reply.data(&from[..from.len().min(size as usize)]);
-        }
-        let left = self.content.size().saturating_sub(offset);
-        let mut bytes = vec![0; left.min(size.into()) as usize];
-        match self.content.read(offset, &mut bytes) {
-            true => reply.data(&bytes),
-            false => reply.error(Errno::EIO),
-        }
-    }
-
-    fn release(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.users.closed();
-        reply.ok();
-    }
-
-    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        match self.seek(offset, whence) {
-            Ok(at) => reply.offset(at as i64),
-            Err(errno) => reply.error(errno),
-        }
+        Ok(Handled::Reply)
     }
 }
 
@@ -224,12 +207,19 @@ pub fn serve_file(
     source: &str,
     mount_point: &Path,
     ready: impl FnOnce(),
-) -> Result<(), MountError> {
+) -> std::result::Result<(), MountError> {
     remove_dead(mount_point)?;
     let users = Arc::new(Users::default());
-    let options = MountOptions { read_only: true, threads: THREADS, ..MountOptions::default() };
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
     let ended = Arc::clone(&users);
-    other::serve_other(OneFile { content, users }, source, mount_point, &options, |path| {
+    let connect = |device| {
+        let file = Arc::new(OneFile { content, users });
+        let connection = Connection::establish(device, &*file, false)?;
+        // A mount by the helper does not need the right to open the device.
+        let clones = if mounting::open_device().is_ok() { Clones::AllButFirst } else { Clones::None };
+        Ok(move || connection.serve(THREADS, clones, &file))
+    };
+    other::serve_other(source.as_ref(), mount_point, &options, connect, |path| {
         let path = path.to_owned();
         let end = move || {
             ended.wait_for_end();
@@ -245,7 +235,7 @@ pub fn serve_file(
 }
 
 /// Unmounts what a dead server left. Files that are open stay as they are: dead.
-pub fn remove_dead(path: &Path) -> Result<(), MountError> {
+pub fn remove_dead(path: &Path) -> std::result::Result<(), MountError> {
     // The kernel answers other calls from its caches.
     let opened = |path: &Path| std::fs::File::open(path.join(FILE));
     let is_dead = |path: &Path| opened(path).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));

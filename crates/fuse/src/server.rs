@@ -185,9 +185,9 @@ impl Server {
     }
 }
 
-/// At least as many as processors: all of them may send requests, and some workers wait inside the
-/// engine.
-pub(crate) fn threads(options: &MountOptions) -> usize {
+/// The number of workers: at least as many as processors, since all of them may send requests, and
+/// some workers wait inside the engine.
+pub fn threads(options: &MountOptions) -> usize {
     match options.threads {
         0 => std::thread::available_parallelism().map_or(2, NonZero::get).clamp(2, 16),
         given => given,

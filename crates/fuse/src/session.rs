@@ -30,8 +30,6 @@ const CONTENT_BYTES_MAX: usize = 1 << 20;
 const PAGES_MAX: u16 = 256;
 /// The kernel requires room for a write of that size with its headers.
 pub(crate) const REQUEST_BYTES: usize = CONTENT_BYTES_MAX + 4096;
-/// Requests without a waiting program (readahead, direct I/O) under way at once.
-const BACKGROUND_MAX: u16 = 64;
 /// Directories that wait for a notification.
 const LISTED_ANEW_MAX: usize = 256;
 /// `FUSE_DEV_IOC_CLONE`: connects a new descriptor of /dev/fuse with the mount of another one.
@@ -140,6 +138,10 @@ pub(crate) enum Handled {
 pub(crate) trait Handler: Sync {
     /// The capabilities to enable, of those that the kernel offers.
     fn capabilities(&self, offered: u64) -> u64;
+    /// Requests without a waiting program (readahead, direct I/O) under way at once.
+    fn background_max(&self) -> u16 {
+        64
+    }
     /// Handles a request.
     fn handle(
         &self,
@@ -400,7 +402,8 @@ fn introduce(
         }
     }
     reply.u32(VERSION_MAJOR).u32(VERSION_MINOR.min(minor)).u32(readahead).u32(enabled as u32);
-    reply.u16(BACKGROUND_MAX).u16(BACKGROUND_MAX / 4 * 3).u32(CONTENT_BYTES_MAX as u32);
+    let background = handler.background_max();
+    reply.u16(background).u16(background / 4 * 3).u32(CONTENT_BYTES_MAX as u32);
     // Times have the unit 1 ns.
     reply.u32(1).u16(PAGES_MAX).u16(0).u32((enabled >> 32) as u32).zeros(28);
     Ok(Some(enabled))

@@ -8,4 +8,5 @@ mod handles;
 mod listings;
 mod locks;
 mod mount;
+mod one_file;
 mod threads;

@@ -27,7 +27,7 @@ pub use growth::{Growth, GrowthRefusal, ImageSize, image_size};
 pub use metadata::{BlockUses, load_metadata};
 pub use mkfs::{mkfs, mkfs_with_holes, set_identity};
 
-use crate::ablation_options::Ablation;
+use crate::ablation_options::{Ablated, Ablation};
 use crate::alloc::{snapshot, spare_blocks};
 use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramHeader, DramLayout, Phase};
 use crate::epoch::FIRST_EPOCH;
@@ -280,7 +280,7 @@ impl<M: Memory> Fs<M> {
             untouched: read_only,
             reserved_blocks,
             spare_blocks: spare_blocks(geometry.data_end() - geometry.data_block),
-            ablation: Ablation::default(),
+            ablation: Ablated::none(),
         })
     }
 

@@ -365,7 +365,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
         let named = NameTarget { number: fresh.number, generation, kind: new.kind };
-        if self.fs.is_as_printed() {
+        if self.fs.ablation.is_as_printed() {
             // Only in the lab: the order of the paper's algorithm, by its lines. First 1 and 2.
             let dentry = self.write_dentry_alone(prepared, named, name, fresh.time)?;
             self.fill_new_cachelet(fresh);

@@ -218,7 +218,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Work after a removal, not pinned: compaction and recycling.
     pub(super) fn after_removal(&self, directory: Node) -> Result<()> {
         self.names().flush_name_count()?;
-        if self.fs.is_as_printed() {
+        if self.fs.ablation.is_as_printed() {
             return Ok(());
         }
         self.maintenance().compact_if_worth_it(directory)?;

@@ -32,7 +32,7 @@ impl<M: Memory> Fs<M> {
     /// The bucket of a hash, for reads.
     #[inline(always)]
     pub(super) fn bucket_of(&self, hash: NameHash, header: &DramHeader) -> u64 {
-        match self.tree() {
+        match self.ablation.tree() {
             None => hash.bucket(header.buckets.load(Acquire)),
             Some(tree) => tree.bucket(hash.word()),
         }
@@ -41,7 +41,7 @@ impl<M: Memory> Fs<M> {
     /// The bucket of a hash, for changes.
     #[inline(always)]
     pub(super) fn bucket_to_change(&self, hash: NameHash, header: &DramHeader) -> u64 {
-        match self.tree() {
+        match self.ablation.tree() {
             None => hash.bucket(header.buckets.load(Acquire)),
             Some(tree) => tree.make(hash.word()),
         }
@@ -51,14 +51,14 @@ impl<M: Memory> Fs<M> {
     /// move, so a miss in its bucket is valid.
     #[inline(always)]
     pub(super) fn is_still_bucket(&self, hash: NameHash, header: &DramHeader, index: u64) -> bool {
-        self.tree().is_some() || hash.bucket(header.buckets.load(Acquire)) == index
+        self.ablation.tree().is_some() || hash.bucket(header.buckets.load(Acquire)) == index
     }
 
     /// Offset of the bucket of a hash; none in a tree, whose walk is a chain of dependent reads
     /// that should happen only once.
     #[inline]
     pub(super) fn bucket_offset(&self, hash: NameHash) -> Option<u64> {
-        if self.tree().is_some() {
+        if self.ablation.tree().is_some() {
             return None;
         }
         let index = hash.bucket(self.header().ok()?.buckets.load(Relaxed));
@@ -68,14 +68,14 @@ impl<M: Memory> Fs<M> {
     /// Whether buckets are split, and chains trimmed. A tree keeps both.
     #[inline(always)]
     pub(super) fn has_growing_table(&self) -> bool {
-        self.tree().is_none()
+        self.ablation.tree().is_none()
     }
 
     /// [`Fs::is_absent`] for a caller that is not pinned: a hint. A tree may be walked only while
     /// pinned.
     #[inline]
     pub(crate) fn seems_absent(&self, hash: NameHash) -> bool {
-        self.tree().is_none() && self.is_absent(hash)
+        self.ablation.tree().is_none() && self.is_absent(hash)
     }
 }
 
@@ -83,7 +83,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// What guards these names, before either is held.
     #[inline(always)]
     pub(super) fn guard_names(self, hashes: [NameHash; 2]) -> Result<[NameGuard<'f>; 2]> {
-        let Some(tree) = self.owner.fs.tree() else { return Ok([NameGuard::NONE, NameGuard::NONE]) };
+        let Some(tree) = self.owner.fs.ablation.tree() else { return Ok([NameGuard::NONE, NameGuard::NONE]) };
         let (first, second) = self.lock_guards(tree, hashes)?;
         Ok([NameGuard { _lock: Some(first) }, NameGuard { _lock: second }])
     }
@@ -98,7 +98,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Locks the bucket of a guarded name. `None`: interrupted by a split.
     #[inline(always)]
     pub(super) fn lock_bucket(self, main: &'f Bucket) -> Result<Option<ChangeableBucket<'f>>> {
-        if self.owner.fs.tree().is_some() {
+        if self.owner.fs.ablation.tree().is_some() {
             return Ok(Some(ChangeableBucket { _lock: None }));
         }
         let locked = self.owner.lock_with(Patience::Interruptible, &main.lock, &main.waiters)?;
@@ -108,7 +108,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Locks the bucket of a name that is not guarded, unless another thread has it.
     #[inline(always)]
     pub(super) fn try_lock_bucket(self, main: &'f Bucket, hash: NameHash) -> Result<Option<ChangeableBucket<'f>>> {
-        let locked = match self.owner.fs.tree() {
+        let locked = match self.owner.fs.ablation.tree() {
             None => self.owner.try_lock(&main.lock, &main.waiters),
             Some(tree) => self.try_lock_guard(tree, hash)?,
         };

@@ -14,7 +14,7 @@ use pmem::{Memory, Pm};
 impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// As the reaper of this slot: completes the change of every bucket that its owner held.
     pub(crate) fn repair_buckets(self) -> Result<()> {
-        self.thread.fs.check_reapable()?;
+        self.thread.fs.ablation.check_reapable()?;
         let header = self.thread.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
         let splitting = self.thread.holds(&header.grow_lock);
@@ -48,7 +48,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// As the reaper of this slot: the entry of the name of its operation that its owner held, the
     /// first or the second (`tag`).
     pub(crate) fn held_name(self, tag: u64) -> Result<Option<NameToRepair<'f>>> {
-        self.thread.fs.check_reapable()?;
+        self.thread.fs.ablation.check_reapable()?;
         let records = self.thread.slot.held.iter().map(|record| record.load(Relaxed));
         let mut entries = records.filter(|record| record & SECOND == tag).filter_map(|record| self.entry_at(record));
         Ok(entries.find(|entry| self.is_holder(entry)).map(NameToRepair))

@@ -84,6 +84,7 @@ pub mod space;
 pub mod volume;
 
 use crate::error::Result;
+use crate::inode::changed;
 use crate::locks::lock;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
@@ -297,16 +298,7 @@ impl<M: Memory> PhysicalFs for SoupFs<M> {
     }
 
     fn change(&self, file: &mut Exclusive<'_, Info>, changes: &Changes, now_ns: i64) -> Result<()> {
-        let attributes = file.attributes.update(|attributes| {
-            if let Some(permissions) = changes.permissions {
-                attributes.mode = attributes.kind.mode_bits() | permissions & 0o7777;
-            }
-            attributes.uid = changes.uid.unwrap_or(attributes.uid);
-            attributes.gid = changes.gid.unwrap_or(attributes.gid);
-            attributes.accessed_ns = changes.accessed_ns.unwrap_or(attributes.accessed_ns);
-            attributes.modified_ns = changes.modified_ns.unwrap_or(attributes.modified_ns);
-            attributes.changed_ns = now_ns;
-        });
+        let attributes = file.attributes.update(|attributes| *attributes = changed(*attributes, changes, now_ns));
         self.volume.record(&file.info.inode, &attributes, None);
         Ok(())
     }

@@ -7,6 +7,7 @@ use super::format::{
     PageTail, REMOVE, REMOVE_BYTES, REMOVED, RemoveEntry, WRITE, WRITE_BYTES, WriteEntry, add_bytes,
 };
 use crate::error::{Error, Result};
+use crate::inode::pair;
 use crate::substrate::FreeBlocks;
 use engine::Attributes;
 use engine::format::FileKind;
@@ -225,7 +226,6 @@ impl<M: Memory> Nova<M> {
     ) -> Result<()> {
         let at = self.room(inode, appending, ATTRIBUTES_BYTES)?;
         let entry: &AttributesEntry = self.region.get(Pm::new(at))?;
-        let pair = |high: u32, low: u32| (high as u64) << 32 | low as u64;
         let words = [
             (&entry.header, ATTRIBUTES),
             (&entry.mode_links, pair(attributes.mode, attributes.links)),

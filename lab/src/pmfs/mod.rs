@@ -27,12 +27,13 @@ mod recovery;
 mod tree;
 
 use crate::error::{Error, Result};
+use crate::inode::{attributes_of, changed, links_without_name, pair};
 use crate::locks;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
-    Renaming, Shared, Space,
+    Renaming, Shared, Space, durable_calls,
 };
-use crate::substrate::{self, BlockRange, FreeBlocks, NvPointer, System};
+use crate::substrate::{self, BlockRange, FreeBlocks, System};
 use directory::Adding;
 use engine::format::FileKind;
 use engine::{Attributes, Changes};
@@ -40,7 +41,7 @@ use format::{
     BYTES_PER_INODE, Dentry, FIXED_BLOCK, Fixed, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ROOT, TABLE_BLOCK,
 };
 use journal::Transaction;
-use pmem::{BLOCK_BYTES, Commit64, Flushed, MappedRegion, Memory, Pm};
+use pmem::{BLOCK_BYTES, Commit64, MappedRegion, Memory, Pm};
 use posix::Errno;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
@@ -116,10 +117,6 @@ impl FreeInodes {
     }
 }
 
-fn pair(high: u32, low: u32) -> u64 {
-    (high as u64) << 32 | low as u64
-}
-
 /// The number of inodes of an image, and its first allocatable block.
 fn geometry(length: u64) -> (u64, u64) {
     let inodes = length / BYTES_PER_INODE;
@@ -165,26 +162,14 @@ impl<M: Memory> Pmfs<M> {
     }
 
     fn attributes_of(&self, inode: &Inode, number: u64) -> Result<Attributes> {
-        let (mode_links, owner) = (inode.mode_links.load(), inode.owner.load());
-        let generation_device = inode.generation_device.load();
-        let mode = (mode_links >> 32) as u32;
-        let kind = FileKind::from_mode(mode)
-            .ok_or_else(|| Error::damaged("an inode has an invalid file type", self.region.offset_of(inode)))?;
+        let words = [inode.mode_links.load(), inode.owner.load(), inode.generation_device.load()];
         Ok(Attributes {
-            number,
-            generation: (generation_device >> 32) as u32,
-            kind,
-            mode,
-            links: mode_links as u32,
-            uid: (owner >> 32) as u32,
-            gid: owner as u32,
-            device: generation_device as u32,
             size_bytes: inode.size_bytes.load(),
             blocks: inode.blocks.load(),
             accessed_ns: inode.accessed_ns.load() as i64,
             modified_ns: inode.modified_ns.load() as i64,
             changed_ns: inode.changed_ns.load() as i64,
-            flags: engine::FileFlags::NONE,
+            ..attributes_of(number, words, self.region.offset_of(inode))?
         })
     }
 
@@ -205,22 +190,8 @@ impl<M: Memory> Pmfs<M> {
     ) -> Result<Attributes> {
         let inode = self.inode(self.inode_offset(number)?)?;
         let generation = (inode.generation_device.load() >> 32) as u32;
-        let attributes = Attributes {
-            number,
-            generation: generation.wrapping_add(1),
-            kind: new.kind,
-            mode: new.kind.mode_bits() | new.permissions & 0o7777,
-            links: if new.kind == FileKind::Directory { 2 } else { 1 },
-            uid: new.uid,
-            gid: new.gid,
-            device: new.device,
-            size_bytes: new.target.len() as u64,
-            blocks: u64::from(target.is_some()),
-            accessed_ns: now_ns,
-            modified_ns: now_ns,
-            changed_ns: now_ns,
-            flags: engine::FileFlags::NONE,
-        };
+        let blocks = u64::from(target.is_some());
+        let attributes = Attributes { blocks, ..new.attributes(number, generation.wrapping_add(1), now_ns) };
         let words = [
             (&inode.owner, pair(attributes.uid, attributes.gid)),
             (&inode.size_bytes, attributes.size_bytes),
@@ -330,10 +301,6 @@ impl<M: Memory> Pmfs<M> {
         });
     }
 
-    fn links_without_name(attributes: &Attributes) -> u32 {
-        if attributes.kind == FileKind::Directory { 0 } else { attributes.links.saturating_sub(1) }
-    }
-
     fn remove_name(
         &self,
         directory: &mut Exclusive<'_, PmfsInfo>,
@@ -351,7 +318,7 @@ impl<M: Memory> Pmfs<M> {
         transaction.begin();
         self.remove(directory.info, &removing, &mut transaction)?;
         self.touch(&mut transaction, directory, above, links_above, now_ns);
-        self.set_links(&mut transaction, file, inode, Self::links_without_name(&attributes), now_ns);
+        self.set_links(&mut transaction, file, inode, links_without_name(&attributes), now_ns);
         transaction.end();
         Ok(())
     }
@@ -450,7 +417,7 @@ impl<M: Memory> Pmfs<M> {
         }
         if let (Some(other), Some(inode)) = (other, logged.other_inode) {
             let attributes = other.attributes.get();
-            let links = if exchange { attributes.links } else { Self::links_without_name(&attributes) };
+            let links = if exchange { attributes.links } else { links_without_name(&attributes) };
             self.set_links(transaction, other, inode, links, now_ns);
             if exchange && to.is_some() && is_directory(other) {
                 transaction.set(&inode.parent, from.number);
@@ -549,30 +516,10 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
         Ok(pmfs)
     }
 
-    fn unmount(&self) -> Result<()> {
-        // Everything is durable already; the empty fence only yields the `Durable` token.
-        let durable = self.region.fence(Flushed::nothing());
-        substrate::leave(&self.region, durable)
-    }
-
-    fn region(&self) -> &MappedRegion<M> {
-        &self.region
-    }
-
-    fn mounts(&self) -> u64 {
-        self.mounts
-    }
-
-    fn root(&self) -> u64 {
-        ROOT
-    }
+    durable_calls!();
 
     fn inode_place(&self, number: u64) -> Result<u64> {
         self.inode_offset(number)
-    }
-
-    fn nv_pointer(&self, inode: u64) -> Result<&NvPointer> {
-        Ok(&self.inode(inode)?.nv_pointer)
     }
 
     fn load(&self, number: u64) -> Result<Loaded<PmfsInfo>> {
@@ -686,15 +633,7 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
     }
 
     fn change(&self, file: &mut Exclusive<'_, PmfsInfo>, changes: &Changes, now_ns: i64) -> Result<()> {
-        let mut attributes = file.attributes.get();
-        if let Some(permissions) = changes.permissions {
-            attributes.mode = attributes.mode & !0o7777 | permissions & 0o7777;
-        }
-        attributes.uid = changes.uid.unwrap_or(attributes.uid);
-        attributes.gid = changes.gid.unwrap_or(attributes.gid);
-        attributes.accessed_ns = changes.accessed_ns.unwrap_or(attributes.accessed_ns);
-        attributes.modified_ns = changes.modified_ns.unwrap_or(attributes.modified_ns);
-        attributes.changed_ns = now_ns;
+        let attributes = changed(file.attributes.get(), changes, now_ns);
         let mut transaction = self.transaction()?;
         let inode = self.inode(file.info.inode)?;
         // The first line, and the access time behind it.
@@ -727,15 +666,6 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
     fn read_link(&self, link: Shared<'_, PmfsInfo>, into: &mut [u8]) -> Result<usize> {
         let tree = Tree(self.inode(link.info.inode)?.root.load());
         self.read_tree(tree, link.attributes.get().size_bytes, 0, into)
-    }
-
-    fn sync_file(&self, _: &mut Exclusive<'_, PmfsInfo>) -> Result<()> {
-        // Every call is durable when it returns.
-        Ok(())
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
     }
 
     fn space(&self) -> Result<Space> {

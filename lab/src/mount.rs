@@ -15,16 +15,16 @@ use crate::vfs::{ByVfs, Cachelet, Conventional, CreateArguments, FileRef, Names,
 use engine::format::FileKind;
 use engine::{Attributes, Changes, RenameFlags};
 use fuser::{
-    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
-    Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyWrite, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
 use pmem::{Access, BLOCK_BYTES, Direct, MapError, Mapping};
 use posix::{Credentials, Errno};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -214,14 +214,34 @@ fn serve_vfs<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
     }
     let vfs = Arc::new(mount(mapping.region(Direct)?).map_err(file_system)?);
     let server = Server { vfs: Arc::clone(&vfs), nodes: Mutex::default() };
-    let source = image.display().to_string();
-    let served = fuse::serve_other(server, &source, mount_point, options, ready);
+    let connect = |device| {
+        let mut config = Config::default();
+        config.n_threads = Some(fuse::threads(options));
+        // A mount by the helper does not need the right to open the device.
+        config.clone_fd = fuse::open_device().is_ok();
+        // The kernel enforces which users have access.
+        let session = Session::from_fd(server, device, SessionACL::All, config)?;
+        Ok(move || serve_to_end(session))
+    };
+    let served = fuse::serve_other(image.as_os_str(), mount_point, options, connect, ready);
     // The session has ended and dropped the other reference.
     if let Some(vfs) = Arc::into_inner(vfs) {
         vfs.unmount().map_err(file_system)?;
     }
     let _ = mapping.sync(0..mapping.length());
     Ok(served?)
+}
+
+/// Serves requests until the mount has ended.
+///
+/// The kernel reports the end with ENODEV to a worker that waits for a request; the session treats
+/// that as the end. A worker that is just receiving a request gets ECONNABORTED: the last close of
+/// a file sends a request without a waiter and ends the mount.
+fn serve_to_end<F: Filesystem>(session: Session<F>) -> io::Result<()> {
+    match session.run() {
+        Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
+        result => result,
+    }
 }
 
 /// Node number of the root in the kernel's view. All other nodes have the file system's number plus

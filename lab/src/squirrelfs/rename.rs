@@ -15,6 +15,7 @@ use super::typestate::{
 };
 use super::{SquirrelFs, SquirrelInfo};
 use crate::error::Result;
+use crate::inode::links_without_name;
 use crate::physical::{Exclusive, Renamed, Renaming};
 use engine::format::FileKind;
 use pmem::Memory;
@@ -108,7 +109,7 @@ impl<M: Memory> SquirrelFs<M> {
         target: &Typed<'_, Dentry, Clean, InitRenamePointer>,
     ) -> Result<Option<Typed<'r, Inode, InFlight, DecLink>>> {
         let Some(other) = other else { return Ok(None) };
-        let links = Self::links_without_name(&other.attributes.get());
+        let links = links_without_name(&other.attributes.get());
         let inode = Typed::start(self.inode(other.info.inode)?).dec_link(&self.region, target, links);
         other.attributes.update(|attributes| attributes.links = links);
         Ok(Some(inode.flush(&self.region)))

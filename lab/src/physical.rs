@@ -131,6 +131,29 @@ pub struct NewFile<'a> {
     pub target: &'a [u8],
 }
 
+impl NewFile<'_> {
+    /// The attributes of the file. No block counts, not even that of a target.
+    #[inline]
+    pub(crate) fn attributes(&self, number: u64, generation: u32, now_ns: i64) -> Attributes {
+        Attributes {
+            number,
+            generation,
+            kind: self.kind,
+            mode: self.kind.mode_bits() | self.permissions & 0o7777,
+            links: if self.kind == FileKind::Directory { 2 } else { 1 },
+            uid: self.uid,
+            gid: self.gid,
+            device: self.device,
+            size_bytes: self.target.len() as u64,
+            blocks: 0,
+            accessed_ns: now_ns,
+            modified_ns: now_ns,
+            changed_ns: now_ns,
+            flags: engine::FileFlags::NONE,
+        }
+    }
+}
+
 /// A file in memory, which the VFS layer keeps.
 #[derive(Debug)]
 pub struct Loaded<I> {
@@ -421,3 +444,41 @@ pub trait PhysicalFs: Send + Sync + Sized + 'static {
     /// Total and free space.
     fn space(&self) -> Result<Space>;
 }
+
+/// The methods of [`PhysicalFs`] that are alike in systems whose calls are durable when they
+/// return. A system has the fields `region` and `mounts`, the method `inode` and the constant
+/// `ROOT`.
+macro_rules! durable_calls {
+    () => {
+        fn unmount(&self) -> $crate::Result<()> {
+            // Everything is durable already; the empty fence only yields the `Durable` token.
+            let durable = self.region.fence(pmem::Flushed::nothing());
+            $crate::substrate::leave(&self.region, durable)
+        }
+
+        fn region(&self) -> &pmem::MappedRegion<Self::Memory> {
+            &self.region
+        }
+
+        fn mounts(&self) -> u64 {
+            self.mounts
+        }
+
+        fn root(&self) -> u64 {
+            ROOT
+        }
+
+        fn nv_pointer(&self, inode: u64) -> $crate::Result<&$crate::substrate::NvPointer> {
+            Ok(&self.inode(inode)?.nv_pointer)
+        }
+
+        fn sync_file(&self, _: &mut $crate::physical::Exclusive<'_, Self::Info>) -> $crate::Result<()> {
+            Ok(())
+        }
+
+        fn sync(&self) -> $crate::Result<()> {
+            Ok(())
+        }
+    };
+}
+pub(crate) use durable_calls;

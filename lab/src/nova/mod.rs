@@ -39,18 +39,19 @@ mod step;
 mod table;
 
 use crate::error::{Error, Result};
+use crate::inode::{attributes_of, changed, pair};
 use crate::multicore::named_memory::NamedMemory;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Index, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs,
-    Renamed, Renaming, Shared, Space,
+    Renamed, Renaming, Shared, Space, durable_calls,
 };
-use crate::substrate::{self, BlockRange, Extents, FreeBlocks, NvPointer, System};
+use crate::substrate::{self, BlockRange, Extents, FreeBlocks, System};
 use directory::Names;
 use engine::format::FileKind;
 use engine::{Attributes, Changes};
 use format::{FIRST_BLOCK, FREE, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ORPHAN, ROOT, TABLES_BLOCK, USED};
 use log::{Appending, Log};
-use pmem::{BLOCK_BYTES, Commit64, Flushed, MappedRegion, Memory, Pm};
+use pmem::{BLOCK_BYTES, Commit64, MappedRegion, Memory, Pm};
 use posix::Errno;
 use std::sync::Mutex;
 use step::Step;
@@ -86,10 +87,6 @@ enum Body {
     Other,
 }
 
-fn pair(high: u32, low: u32) -> u64 {
-    (high as u64) << 32 | low as u64
-}
-
 /// Blocks of a segment of inodes: 1/256 of the image, rounded up to a power of two, at most 2 MiB.
 fn segment_blocks(blocks: u64) -> u64 {
     (blocks / 256).next_power_of_two().clamp(1, 512)
@@ -108,26 +105,14 @@ struct RenamePlan {
 
 impl<M: Memory> Nova<M> {
     fn made_attributes(&self, inode: &Inode, number: u64) -> Result<Attributes> {
-        let (mode_links, owner) = (inode.mode_links.load(), inode.owner.load());
-        let (generation_device, born) = (inode.generation_device.load(), inode.born_ns.load() as i64);
-        let mode = (mode_links >> 32) as u32;
-        let kind = FileKind::from_mode(mode)
-            .ok_or_else(|| Error::damaged("an inode has an invalid file type", self.region.offset_of(inode)))?;
+        let words = [inode.mode_links.load(), inode.owner.load(), inode.generation_device.load()];
+        let born = inode.born_ns.load() as i64;
         Ok(Attributes {
-            number,
-            generation: (generation_device >> 32) as u32,
-            kind,
-            mode,
-            links: mode_links as u32,
-            uid: (owner >> 32) as u32,
-            gid: owner as u32,
-            device: generation_device as u32,
             size_bytes: inode.size_bytes.load(),
-            blocks: 0,
             accessed_ns: born,
             modified_ns: born,
             changed_ns: born,
-            flags: engine::FileFlags::NONE,
+            ..attributes_of(number, words, self.region.offset_of(inode))?
         })
     }
 
@@ -135,23 +120,10 @@ impl<M: Memory> Nova<M> {
     fn fill_inode(&self, offset: u64, number: u64, new: &NewFile<'_>, parent: u64, now_ns: i64) -> Result<Attributes> {
         let inode = self.inode(offset)?;
         let generation = (inode.generation_device.load() >> 32) as u32;
-        let is_directory = new.kind == FileKind::Directory;
-        let attributes = Attributes {
-            number,
-            generation: generation.wrapping_add(1),
-            kind: new.kind,
-            mode: new.kind.mode_bits() | new.permissions & 0o7777,
-            links: if is_directory { 2 } else { 1 },
-            uid: new.uid,
-            gid: new.gid,
-            device: new.device,
-            size_bytes: if is_directory { BLOCK_BYTES } else { new.target.len() as u64 },
-            blocks: 0,
-            accessed_ns: now_ns,
-            modified_ns: now_ns,
-            changed_ns: now_ns,
-            flags: engine::FileFlags::NONE,
-        };
+        let mut attributes = new.attributes(number, generation.wrapping_add(1), now_ns);
+        if new.kind == FileKind::Directory {
+            attributes.size_bytes = BLOCK_BYTES;
+        }
         let words = [
             (&inode.mode_links, pair(attributes.mode, attributes.links)),
             (&inode.owner, pair(attributes.uid, attributes.gid)),
@@ -519,30 +491,10 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         Ok(nova)
     }
 
-    fn unmount(&self) -> Result<()> {
-        // Everything is durable already; the empty fence only yields the `Durable` token.
-        let durable = self.region.fence(Flushed::nothing());
-        substrate::leave(&self.region, durable)
-    }
-
-    fn region(&self) -> &MappedRegion<M> {
-        &self.region
-    }
-
-    fn mounts(&self) -> u64 {
-        self.mounts
-    }
-
-    fn root(&self) -> u64 {
-        ROOT
-    }
+    durable_calls!();
 
     fn inode_place(&self, number: u64) -> Result<u64> {
         self.find_inode(number)
-    }
-
-    fn nv_pointer(&self, inode: u64) -> Result<&NvPointer> {
-        Ok(&self.inode(inode)?.nv_pointer)
     }
 
     fn load(&self, number: u64) -> Result<Loaded<NovaInfo>> {
@@ -681,15 +633,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
     }
 
     fn change(&self, file: &mut Exclusive<'_, NovaInfo>, changes: &Changes, now_ns: i64) -> Result<()> {
-        let mut attributes = file.attributes.get();
-        if let Some(permissions) = changes.permissions {
-            attributes.mode = attributes.mode & !0o7777 | permissions & 0o7777;
-        }
-        attributes.uid = changes.uid.unwrap_or(attributes.uid);
-        attributes.gid = changes.gid.unwrap_or(attributes.gid);
-        attributes.accessed_ns = changes.accessed_ns.unwrap_or(attributes.accessed_ns);
-        attributes.modified_ns = changes.modified_ns.unwrap_or(attributes.modified_ns);
-        attributes.changed_ns = now_ns;
+        let attributes = changed(file.attributes.get(), changes, now_ns);
         let inode = self.inode(file.info.inode)?;
         let mut appending = self.appending(&file.info.log);
         self.append_attributes(inode, &mut appending, &attributes)?;
@@ -718,15 +662,6 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         let target = self.inode(link.info.inode)?.parent_or_target.load();
         self.region.read_bytes(target, &mut into[..length])?;
         Ok(length)
-    }
-
-    fn sync_file(&self, _: &mut Exclusive<'_, NovaInfo>) -> Result<()> {
-        // Every call is durable when it returns.
-        Ok(())
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
     }
 
     fn named_memory(&self) -> Vec<NamedMemory> {

@@ -23,6 +23,7 @@
 use super::SquirrelFs;
 use super::format::{Dentry, Descriptor, Inode, NAME_WORDS, name_words, number_kind};
 use crate::error::Result;
+use crate::inode::pair;
 use crate::substrate::Extents;
 use engine::Attributes;
 use engine::format::FileKind;
@@ -170,10 +171,6 @@ pub(super) fn fence_both<'r, T, U, O, N, M: Memory>(
 }
 
 // --- Inodes -----------------------------------------------------------------------------------
-
-pub(super) const fn pair(high: u32, low: u32) -> u64 {
-    (high as u64) << 32 | low as u64
-}
 
 impl<'r> Typed<'r, Inode, Unchanged, Free> {
     /// Fills an inode.

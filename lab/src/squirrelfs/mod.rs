@@ -30,12 +30,13 @@ mod rename;
 mod typestate;
 
 use crate::error::{Error, Result};
+use crate::inode::{attributes_of, links_without_name, pair};
 use crate::locks;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
-    Renaming, Shared, Space,
+    Renaming, Shared, Space, durable_calls,
 };
-use crate::substrate::{self, BlockRange, Extents, FreeBlocks, NvPointer, System};
+use crate::substrate::{self, BlockRange, Extents, FreeBlocks, System};
 use engine::format::FileKind;
 use engine::{Attributes, Changes};
 use format::{
@@ -43,12 +44,12 @@ use format::{
     TABLE_BLOCK, name_in,
 };
 use names::{Names, Slot};
-use pmem::{BLOCK_BYTES, Flushed, MappedRegion, Memory, Pm};
+use pmem::{BLOCK_BYTES, MappedRegion, Memory, Pm};
 use posix::Errno;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
-use typestate::{Clean, IncLink, Init, Page, Pages, Typed, fence_both, pair};
+use typestate::{Clean, IncLink, Init, Page, Pages, Typed, fence_both};
 
 /// The smallest image.
 const BLOCKS_MIN: u64 = 64;
@@ -138,35 +139,19 @@ impl<M: Memory> SquirrelFs<M> {
     }
 
     fn attributes_of(&self, inode: &Inode, number: u64, index: &Index) -> Result<Attributes> {
-        let (mode_links, owner) = (inode.mode_links.load(), inode.owner.load());
-        let generation_device = inode.generation_device.load();
-        let mode = (mode_links >> 32) as u32;
-        let kind = FileKind::from_mode(mode)
-            .ok_or_else(|| Error::damaged("an inode has an invalid file type", self.region.offset_of(inode)))?;
+        let words = [inode.mode_links.load(), inode.owner.load(), inode.generation_device.load()];
         let (size_bytes, blocks) = match index {
             Index::Names(names) => (names.count() * BLOCK_BYTES, names.count()),
             Index::Pages(extents) => (inode.size_bytes.load(), extents.blocks()),
         };
         Ok(Attributes {
-            number,
-            generation: (generation_device >> 32) as u32,
-            kind,
-            mode,
-            links: mode_links as u32,
-            uid: (owner >> 32) as u32,
-            gid: owner as u32,
-            device: generation_device as u32,
             size_bytes,
             blocks,
             accessed_ns: inode.accessed_ns.load() as i64,
             modified_ns: inode.modified_ns.load() as i64,
             changed_ns: inode.changed_ns.load() as i64,
-            flags: engine::FileFlags::NONE,
+            ..attributes_of(number, words, self.region.offset_of(inode))?
         })
-    }
-
-    fn links_without_name(attributes: &Attributes) -> u32 {
-        if attributes.kind == FileKind::Directory { 0 } else { attributes.links.saturating_sub(1) }
     }
 
     /// Sets a directory's times: a fence.
@@ -190,22 +175,8 @@ impl<M: Memory> SquirrelFs<M> {
     fn attributes_of_new(&self, number: u64, new: &NewFile<'_>, now_ns: i64) -> Result<Attributes> {
         let inode = self.inode(self.inode_offset(number)?)?;
         let generation = (inode.generation_device.load() >> 32) as u32;
-        Ok(Attributes {
-            number,
-            generation: generation.wrapping_add(1),
-            kind: new.kind,
-            mode: new.kind.mode_bits() | new.permissions & 0o7777,
-            links: if new.kind == FileKind::Directory { 2 } else { 1 },
-            uid: new.uid,
-            gid: new.gid,
-            device: new.device,
-            size_bytes: new.target.len() as u64,
-            blocks: u64::from(new.kind == FileKind::Symlink),
-            accessed_ns: now_ns,
-            modified_ns: now_ns,
-            changed_ns: now_ns,
-            flags: engine::FileFlags::NONE,
-        })
+        let blocks = u64::from(new.kind == FileKind::Symlink);
+        Ok(Attributes { blocks, ..new.attributes(number, generation.wrapping_add(1), now_ns) })
     }
 
     /// Stores the target of a new symbolic link: three fences.
@@ -262,7 +233,7 @@ impl<M: Memory> SquirrelFs<M> {
         self.touch_directory(directory, now_ns)?;
         let inode = Typed::start(self.inode(file.info.inode)?);
         let dentry = Typed::start(self.dentry(slot.entry)?);
-        let links = Self::links_without_name(&attributes);
+        let links = links_without_name(&attributes);
         let (inode, dentry) = if is_directory {
             let dentry = dentry.clear(region).persist(region);
             let links_above = directory.attributes.get().links - 1;
@@ -345,30 +316,10 @@ impl<M: Memory> PhysicalFs for SquirrelFs<M> {
         Ok(fs)
     }
 
-    fn unmount(&self) -> Result<()> {
-        // Everything is durable already; the empty fence only yields the `Durable` token.
-        let durable = self.region.fence(Flushed::nothing());
-        substrate::leave(&self.region, durable)
-    }
-
-    fn region(&self) -> &MappedRegion<M> {
-        &self.region
-    }
-
-    fn mounts(&self) -> u64 {
-        self.mounts
-    }
-
-    fn root(&self) -> u64 {
-        ROOT
-    }
+    durable_calls!();
 
     fn inode_place(&self, number: u64) -> Result<u64> {
         self.inode_offset(number)
-    }
-
-    fn nv_pointer(&self, inode: u64) -> Result<&NvPointer> {
-        Ok(&self.inode(inode)?.nv_pointer)
     }
 
     fn load(&self, number: u64) -> Result<Loaded<SquirrelInfo>> {
@@ -539,15 +490,6 @@ impl<M: Memory> PhysicalFs for SquirrelFs<M> {
 
     fn read_link(&self, link: Shared<'_, SquirrelInfo>, into: &mut [u8]) -> Result<usize> {
         self.read_pages(link, link.attributes.get().size_bytes, 0, into)
-    }
-
-    fn sync_file(&self, _: &mut Exclusive<'_, SquirrelInfo>) -> Result<()> {
-        // Every call is durable when it returns.
-        Ok(())
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
     }
 
     fn space(&self) -> Result<Space> {

@@ -13,9 +13,9 @@ use super::format::{
     DENTRIES, DENTRY_BYTES, DESCRIPTOR_BYTES, NameBytes, PAGE_OF_DATA, PAGE_OF_NAMES, ROOT, name_in, number_of,
 };
 use super::names::{Names, Slot};
-use super::typestate::pair;
 use super::{Index, Resting, SquirrelFs};
 use crate::error::{Error, Result};
+use crate::inode::pair;
 use crate::locks;
 use crate::substrate::{BlockRange, Extents, FreeBlocks};
 use engine::format::FileKind;
