@@ -21,6 +21,7 @@
 
 pub mod ablation;
 pub mod calls;
+mod cli;
 pub mod crash;
 pub mod directfs;
 pub mod error;
@@ -40,4 +41,5 @@ pub mod vfs;
 pub mod virtual_time;
 pub mod ycsb;
 
+pub use cli::main;
 pub use error::{Error, Result};

@@ -9,4 +9,5 @@ mod crash;
 mod model;
 mod mount;
 mod reads;
+mod soupfs;
 mod threads;

@@ -47,9 +47,8 @@ fn mounted(image: &Path, kind: SystemKind, run: fn(&Path)) -> Result<(), ImageEr
     std::thread::scope(|scope| {
         let place = directory.path();
         let server = scope.spawn(move || {
-            serve(image, kind, SyncFile::Own, place, &fuse::MountOptions::default(), |path| {
-                ready.send(path.to_owned()).unwrap()
-            })
+            let announce = Box::new(|path: &Path| ready.send(path.to_owned()).unwrap());
+            serve(image, kind, SyncFile::Own, place, &fuse::MountOptions::default(), announce)
         });
         if let Ok(path) = wait.recv() {
             let used = std::panic::catch_unwind(|| run(&path));

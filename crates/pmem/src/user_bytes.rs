@@ -132,7 +132,16 @@ impl<'a> UserBytesMut<'a> {
 
 #[inline(always)]
 fn check(part: &Range<usize>, length: usize) {
-    assert!(part.start <= part.end && part.end <= length, "{part:?} is no part of {length} bytes");
+    if part.start > part.end || part.end > length {
+        refuse(part.start, part.end, length);
+    }
+}
+
+/// Apart, since a range that a message refers to would always be stored.
+#[cold]
+#[inline(never)]
+fn refuse(start: usize, end: usize, length: usize) -> ! {
+    panic!("{start}..{end} is no part of {length} bytes");
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for UserBytes<'a> {
