@@ -328,12 +328,12 @@ fn however_long_a_create_or_link_is_stopped_no_listing_waits_for_it_or_has_its_n
                 PLATFORM.now_ns.fetch_add(HOUR_NS, Relaxed);
                 let other = attached.enter().expect("enters");
                 let hash = other.fs.hash_name(root.number, b"name");
-                let is_found = match other.fs.find_in_main_bucket(root.number, b"name", hash, |_| {}) {
-                    MainBucketLookup::Found(..) => true,
-                    MainBucketLookup::Absent => false,
-                    // Its bucket is locked: lookups wait, too.
-                    MainBucketLookup::Unclear => return,
-                };
+                let header = other.fs.header().expect("a header");
+                let bucket = other.fs.dram.bucket(other.fs.bucket_of(hash, header)).expect("a bucket");
+                if bucket.lock.load(Relaxed) != 0 {
+                    return; // Lookups wait, too.
+                }
+                let is_found = other.lookup(root, b"name").map(|node| other.release(node, 1)).is_ok();
                 let mut names = Vec::new();
                 let mut record = |entry: DirectoryEntry<'_>| {
                     names.push(entry.name.to_vec());

@@ -31,7 +31,7 @@ pub(super) struct ChangeableBucket<'f> {
 impl<M: Memory> Fs<M> {
     /// The bucket of a hash, for reads.
     #[inline(always)]
-    pub(super) fn bucket_of(&self, hash: NameHash, header: &DramHeader) -> u64 {
+    pub(crate) fn bucket_of(&self, hash: NameHash, header: &DramHeader) -> u64 {
         match self.ablation.tree() {
             None => hash.bucket(header.buckets.load(Acquire)),
             Some(tree) => tree.bucket(hash.word()),
