@@ -121,8 +121,8 @@ type Check = fn(World, MortalThread<'_>, &Tree, &str);
 
 type Operation = fn(&MortalThread<'_>, &Tree) -> Result<()>;
 
-/// Only the caller knows of a returned reference until it is recorded or released: no step may be
-/// in between.
+/// Only the caller knows of a returned reference until it is recorded or released: no point of
+/// death may be in between.
 pub(crate) fn made(thread: &MortalThread<'_>, made: Result<Node>) -> Result<()> {
     made.map(|node| {
         thread.record_reference(node);

@@ -34,13 +34,15 @@ pub fn serve_other<S: FnOnce() -> io::Result<()> + Send + 'static>(
     let (sender, events) = channel();
     let report = sender.clone();
     let broken = |source| MountError::Session { path: path.clone(), source };
+    // Without a server, accesses to a remaining mount would wait forever.
+    let end = |_: &io::Error| drop(mount.end());
     let session = std::thread::Builder::new().name("directfs-mount".to_owned()).spawn(move || {
         let result = serve();
         let _ = report.send(Event::Ended);
         result
     });
-    let session = session.map_err(broken)?;
-    let watch = signals.watch(sender).map_err(broken)?;
+    let session = session.inspect_err(end).map_err(broken)?;
+    let watch = signals.watch(sender).inspect_err(end).map_err(broken)?;
     ready(&path);
     while let Ok(Event::Signal) = events.recv() {
         if let Err(error) = mount.end() {
@@ -49,7 +51,6 @@ pub fn serve_other<S: FnOnce() -> io::Result<()> + Send + 'static>(
     }
     drop(watch);
     let result = session.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
-    // Without a server, accesses to a remaining mount would wait forever.
     let _ = mount.end();
     result.map_err(broken)
 }

@@ -296,6 +296,10 @@ pmem_load_four:
 pmem_clear:
     xor eax, eax
     mov rcx, rsi
+    shr rcx, 3
+    rep stosq
+    mov ecx, esi
+    and ecx, 7
     rep stosb
     ret
     .globl pmem_load_end

@@ -230,7 +230,8 @@ impl<M: Memory> Region<M> {
         }
         self.report_read(offset, length);
         debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
-        // SAFETY: as in `read_bytes`.
+        // SAFETY: the source is in bounds. The destination can be written, and is in no region, by
+        // the contract of `UserBytesMut::new`, so they do not overlap.
         let is_there =
             unsafe { copy::load_content(self.base.add(offset as usize), into.start, into.len(), ContentLoad::Wanted) };
         if is_there { Ok(()) } else { Err(LoadError::Lost) }
@@ -629,7 +630,8 @@ impl<M: Memory> Region<M> {
             return Err(BadOffset { offset, length });
         }
         debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
-        // SAFETY: as in `write_bytes`.
+        // SAFETY: the destination is in bounds. The source can be read and is in no region, by the
+        // contract of `UserBytes::new`, so they do not overlap.
         unsafe { self.copy(offset, bytes.start, bytes.len()) };
         if M::WATCHED {
             self.memory.streamed(offset, bytes);

@@ -33,8 +33,9 @@ impl<'a> UserBytes<'a> {
     /// Bytes at an address.
     ///
     /// # Safety
-    /// During `'a` the bytes can be read, or a signal handler handles the fault of a copy: it can
-    /// end copies to ordinary memory ([`load_code`](crate::load_code)), but not those to a region.
+    /// During `'a` the bytes can be read. No `&mut` leads to them, and they are in no region. Where
+    /// they are only copied to ordinary memory, a signal handler may end the copy instead
+    /// ([`load_code`](crate::load_code)).
     #[inline(always)]
     pub const unsafe fn new(start: *const u8, length: usize) -> UserBytes<'a> {
         UserBytes { start, length, borrow: PhantomData }
@@ -69,8 +70,8 @@ impl<'a> UserBytes<'a> {
     #[inline]
     pub fn copy_to(self, into: &mut [u8]) {
         assert_eq!(self.length, into.len());
-        // SAFETY: both sides have this length, by the contract of `new`. They do not overlap, as
-        // nothing else refers to the slice.
+        // SAFETY: both sides have this length, by the contract of `new`. They do not overlap, as no
+        // `&mut` leads to the source.
         unsafe { copy::load_bytes(self.start, into.as_mut_ptr(), self.length) };
     }
 
@@ -88,7 +89,8 @@ impl<'a> UserBytesMut<'a> {
     ///
     /// # Safety
     /// During `'a` the bytes can be written, or a signal handler ends the copy
-    /// ([`load_code`](crate::load_code)). No Rust reference leads to them.
+    /// ([`load_code`](crate::load_code)). No Rust reference leads to them, and they are in no
+    /// region.
     #[inline(always)]
     pub const unsafe fn new(start: *mut u8, length: usize) -> UserBytesMut<'a> {
         UserBytesMut { start, length, borrow: PhantomData }

@@ -145,12 +145,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let (mut is_made, mut is_moved) = (false, false);
         self.each_announced(node.cachelet, |kind, announced| {
-            let is_new = kind == IntentKind::Create as u32 || kind == IntentKind::Link as u32;
-            is_made |= is_new && announced == hash.word();
-            is_moved |= !is_new && announced == hash.word();
+            let is_it = |kinds: [IntentKind; 2]| announced == hash.word() && kinds.iter().any(|&it| kind == it as u32);
+            is_made |= is_it([IntentKind::Create, IntentKind::Link]);
+            is_moved |= is_it([IntentKind::Rename, IntentKind::Exchange]);
         })?;
         if is_made && !is_moved {
-            return Ok(false);
+            // What made the name may have ended since the first look, and the one that announces it
+            // will find it.
+            return Ok(self.fs.find(node.number, name, hash)?.is_some());
         }
         // A rename may be between fence and insertion: it holds the name.
         Ok(self.names().hold_existing(&NameKey { parent: node.number, name, hash })?.is_some())

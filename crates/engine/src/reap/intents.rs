@@ -62,8 +62,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn end_intent(&self) {
         self.clear_in_flight_except_cachelet();
         self.unlock_logs();
-        // No step from here on: the result of a call belongs to its caller as soon as the intent is
-        // gone.
+        // No point of death from here on: the result of a call belongs to its caller as soon as the
+        // intent is gone.
         self.slot.intent.kind.store(IntentKind::None as u32, Release);
         self.slot.intent.victim.store(0, Release);
         self.slot.in_flight.cachelet.store(0, Release);

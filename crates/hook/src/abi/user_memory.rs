@@ -16,7 +16,7 @@ use core::ops::Range;
 use pmem::{UserBytes, UserBytesMut};
 use posix::{Errno, Result};
 
-/// EFAULT. Crate `posix` does not define it, because it has no user memory.
+/// EFAULT, of which only this crate is the cause.
 pub const EFAULT: Errno = Errno(libc::EFAULT);
 /// Maximum length of a path, its zero byte included.
 pub const PATH_BYTES_MAX: usize = posix::path::PATH_BYTES_MAX;
@@ -318,18 +318,21 @@ fn accessible(address: u64, length: u64, access: unsafe extern "C" fn(u64, u64) 
     if bytes == 0 { Err(EFAULT) } else { Ok(bytes) }
 }
 
-/// The program's buffer, for reading: EFAULT if a page of it cannot be read. The program gets a
-/// signal if another thread unmaps it during the call.
+/// The program's buffer, for reading during the call: EFAULT if a page of it cannot be read. If
+/// another thread unmaps it meanwhile, copies to ordinary memory end early, and the call fails with
+/// EFAULT whatever it has done; a copy to the image is a signal for the program.
 pub fn readable(address: u64, length: u64) -> Result<UserBytes<'static>> {
     let found = readable_part(address, length)?;
     if found.len() as u64 == length { Ok(found) } else { Err(EFAULT) }
 }
 
-/// [`readable`], up to the first unreadable page: EFAULT if nothing is readable.
+/// [`readable`] up to the first unreadable page: EFAULT if nothing is readable.
 #[inline]
 pub fn readable_part(address: u64, length: u64) -> Result<UserBytes<'static>> {
     let readable = accessible(address, length, directfs_user_read)?;
-    // SAFETY: a byte of every page was read just now; the program keeps them during its call.
+    // SAFETY: a byte of every page was read just now. The program keeps them during the call, or
+    // faults are handled as `readable` says. Buffers of programs are in no region, and the library
+    // makes no reference to them.
     Ok(unsafe { UserBytes::new(address as *const u8, readable as usize) })
 }
 
@@ -348,11 +351,12 @@ pub fn check_writable(address: u64, length: u64) -> Result<()> {
     if accessible(address, length, directfs_user_write)? == length { Ok(()) } else { Err(EFAULT) }
 }
 
-/// The program's buffer, for writing, up to the first unwritable page: EFAULT if nothing is
-/// writable.
+/// The program's buffer, for writing during the call, up to the first unwritable page: EFAULT if
+/// nothing is writable.
 pub fn writable_part(address: u64, length: u64) -> Result<UserBytesMut<'static>> {
     let writable = accessible(address, length, directfs_user_write)?;
-    // SAFETY: a byte of every page was written just now; the program vouches for the room.
+    // SAFETY: a byte of every page was written just now, and the handler of faults ends copies. The
+    // library makes no reference to buffers of programs.
     Ok(unsafe { UserBytesMut::new(address as *mut u8, writable as usize) })
 }
 
@@ -365,7 +369,8 @@ pub fn to_fill(address: u64, length: u64) -> Result<UserBytesMut<'static>> {
         // The first page is invalid only for bytes that are written there.
         check(address.max(FIRST_PAGE), length)?;
     }
-    // SAFETY: the program vouches for the room, and the handler of faults ends copies.
+    // SAFETY: the handler of faults ends copies where there is no room. The library makes no
+    // reference to buffers of programs.
     Ok(unsafe { UserBytesMut::new(address as *mut u8, length as usize) })
 }
 

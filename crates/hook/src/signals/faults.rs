@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | the filter ([`entry_code`](crate::entry_code)) | the call goes to the kernel, which returns EFAULT |
 //! | copies and reads of [`user_memory`] | an error |
-//! | copies out of the image, `memcpy` and the like | they end there; the call fails with EFAULT |
+//! | copies out of the image, from and to the program's buffers, `memcpy` and the like | they end there; the call fails with EFAULT |
 //! | sites of libraries ([`library_syscalls`]) | none: they are system calls |
 //! | [missing pages](crate::calls::mapping::missing) | they are supplied, and the access repeats |
 //! | loads of content of files from memory with an error | the load ends; the call fails with EIO |
