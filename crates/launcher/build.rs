@@ -93,16 +93,41 @@ const LOADER_ARGUMENTS: &[&str] = &["-C", "link-arg=-Wl,-e,directfs_loader"];
 /// one distance only: see src/hook/loading/shared_text.rs.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
+/// A number in a library.
+fn field(library: &[u8], at: usize, bytes: usize) -> u64 {
+    library[at..at + bytes].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+/// Where the program headers of a kind lie in a library.
+fn program_headers(library: &[u8], kind: u64) -> impl Iterator<Item = usize> {
+    let (table, entry_bytes, entries) = (field(library, 0x20, 8), field(library, 0x36, 2), field(library, 0x38, 2));
+    (0..entries)
+        .map(move |index| (table + index * entry_bytes) as usize)
+        .filter(move |at| field(library, *at, 4) == kind)
+}
+
 /// How much memory the loader maps for a library in one piece: up to the end of its last segment.
 fn mapped_bytes(library: &[u8]) -> u64 {
     const LOAD: u64 = 1;
-    let field = |at: usize, bytes: usize| {
-        library[at..at + bytes].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
-    };
-    let (table, entry_bytes, entries) = (field(0x20, 8), field(0x36, 2), field(0x38, 2));
-    let segments = (0..entries).map(|index| (table + index * entry_bytes) as usize);
-    let loaded = segments.filter(|at| field(*at, 4) == LOAD);
-    loaded.map(|at| field(at + 0x10, 8) + field(at + 0x28, 8)).max().expect("the library has segments")
+    let loaded = program_headers(library, LOAD);
+    loaded
+        .map(|at| field(library, at + 0x10, 8) + field(library, at + 0x28, 8))
+        .max()
+        .expect("the library has segments")
+}
+
+/// Sorts the table in which unwinders search for functions. Some versions of the linker put those
+/// that lie before the table, as `order.ld` wants, behind all others, as if their negative
+/// distances were large. Then unwinders find no function of the library.
+fn sort_unwind_table(library: &mut [u8]) {
+    const EH_FRAME_HEADER: u64 = 0x6474_e550;
+    let header = program_headers(library, EH_FRAME_HEADER).next().expect("the library has a table of functions");
+    let at = field(library, header + 8, 8) as usize;
+    // The version, then how the three parts are written: the table in pairs of signed distances.
+    assert_eq!(library[at..at + 4], [1, 0x1b, 3, 0x3b], "an unknown table of functions");
+    let pairs = field(library, at + 8, 4) as usize;
+    let (pairs, _) = library[at + 12..at + 12 + 8 * pairs].as_chunks_mut::<8>();
+    pairs.sort_unstable_by_key(|[a, b, c, d, ..]| i32::from_le_bytes([*a, *b, *c, *d]));
 }
 
 /// The package of the library: its directory, whether its lock file names every version, and
@@ -170,7 +195,9 @@ impl Package {
         let status = cargo.status().expect("cargo starts");
         assert!(status.success(), "the build of the preload library failed: {status}");
         let built = target.join("release/libdirectfs_preload.so");
-        std::fs::read(&built).unwrap_or_else(|error| panic!("{}: {error}", built.display()))
+        let mut library = std::fs::read(&built).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        sort_unwind_table(&mut library);
+        library
     }
 }
 
