@@ -60,7 +60,7 @@ impl<'a> UserBytes<'a> {
         UserBytes { start: self.start.wrapping_add(range.start), length: range.len(), ..self }
     }
 
-    /// The first bytes, and the others.
+    /// The first bytes, and the others. It panics where that of a slice would.
     #[inline(always)]
     pub fn split_at(self, middle: usize) -> (UserBytes<'a>, UserBytes<'a>) {
         (self.part(0..middle), self.part(middle..self.length))
@@ -113,6 +113,12 @@ impl<'a> UserBytesMut<'a> {
     pub fn part(self, range: Range<usize>) -> UserBytesMut<'a> {
         check(&range, self.length);
         UserBytesMut { start: self.start.wrapping_add(range.start), length: range.len(), ..self }
+    }
+
+    /// The first bytes, and the others. It panics where that of a slice would.
+    #[inline(always)]
+    pub fn split_at(self, middle: usize) -> (UserBytesMut<'a>, UserBytesMut<'a>) {
+        (self.part(0..middle), self.part(middle..self.length))
     }
 
     /// Copies bytes over all bytes. Panics if `from` has another length.

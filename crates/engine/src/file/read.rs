@@ -161,20 +161,19 @@ impl<M: Memory> Regions<M> {
         let map = self.map();
         let mut from_disk = false;
         let root = map.root(root)?;
-        let mut done = 0;
-        while done < into.len() {
-            let at = offset + done as u64;
+        let (mut at, mut rest) = (offset, into);
+        while !rest.is_empty() {
             let (index, start) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
-            let left = (into.len() - done) as u64;
+            let left = rest.len() as u64;
             let run = map.run(root, index, (start + left).div_ceil(BLOCK_BYTES))?;
-            let count = (run.count * BLOCK_BYTES - start).min(left) as usize;
-            let piece = into.part(done..done + count);
+            let count = (run.count * BLOCK_BYTES - start).min(left);
+            let (piece, later) = rest.split_at(count as usize);
             if run.first.is_written() {
                 from_disk |= self.pm.read_through(run.first.offset() + start, piece)?;
             } else {
                 piece.clear();
             }
-            done += count;
+            (at, rest) = (at + count, later);
         }
         Ok(from_disk)
     }
