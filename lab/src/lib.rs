@@ -21,7 +21,6 @@
 
 pub mod ablation;
 pub mod calls;
-mod cli;
 pub mod crash;
 pub mod directfs;
 pub mod error;
@@ -41,5 +40,4 @@ pub mod vfs;
 pub mod virtual_time;
 pub mod ycsb;
 
-pub use cli::main;
 pub use error::{Error, Result};

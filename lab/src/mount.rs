@@ -162,10 +162,6 @@ pub fn make(
     made.map_err(file_system)
 }
 
-/// Is called with the path once a mount answers. One type for all callers: each instance of the
-/// functions below takes seconds to build.
-type Ready<'r> = Box<dyn FnOnce(&Path) + 'r>;
-
 /// Serves an image until it is unmounted or a signal arrives, then unmounts it cleanly.
 pub fn serve(
     image: &Path,
@@ -173,7 +169,7 @@ pub fn serve(
     sync_file: SyncFile,
     mount_point: &Path,
     options: &fuse::MountOptions,
-    ready: Ready<'_>,
+    ready: impl FnOnce(&Path),
 ) -> std::result::Result<(), ImageError> {
     let mount = PhysicalOptions { sync_file, ..PhysicalOptions::default() };
     let vfs = (vfs, VfsOptions { mount, ..VfsOptions::default() });
@@ -190,7 +186,7 @@ fn serve_system<P: PhysicalFs<Memory = Direct>>(
     (vfs, how): (VfsKind, VfsOptions),
     mount_point: &Path,
     options: &fuse::MountOptions,
-    ready: Ready<'_>,
+    ready: impl FnOnce(&Path),
 ) -> std::result::Result<(), ImageError> {
     match vfs {
         VfsKind::Conventional => {
@@ -206,7 +202,7 @@ fn serve_vfs<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
     image: &Path,
     mount_point: &Path,
     options: &fuse::MountOptions,
-    ready: Ready<'_>,
+    ready: impl FnOnce(&Path),
 ) -> std::result::Result<(), ImageError> {
     let file_system = |source| ImageError::FileSystem { path: image.to_owned(), source };
     let mapping = Arc::new(Mapping::open(image, Access::ReadWrite)?);

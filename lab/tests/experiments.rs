@@ -1,15 +1,10 @@
 //! Every experiment works and reports measurements and the paper's numbers. Tests do not judge the
 //! numbers: that needs a quiet machine.
 
-use lab::calls::Calls;
 use lab::experiments::applications::program;
-use lab::experiments::filebench::Application;
 use lab::experiments::machine::machine_for;
 use lab::experiments::report::{Circumstances, Part, html, text, tsv};
-use lab::experiments::{
-    Bench, CATALOGUE, Claim, Experiment, Failure, Findings, MEMORIES, Plan, Size, Subject, Times, cached, find, fxmark,
-    machine, recorded_programs,
-};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Plan, Size, Subject, Times, find, machine};
 use lab::physical::assume_processors;
 use pmem::Delays;
 use std::cell::Cell;
@@ -241,76 +236,4 @@ fn an_experiment_ends_when_stopped() {
     let bench = Bench { size: Size::Tiny, times: Times::Clock, stop: &stop, progress: &|_| {} };
     let ended = find("directfs-table2").expect("it is in the catalogue").carry_out(&bench);
     assert!(matches!(ended, Err(Failure::Interrupted)), "{ended:?}");
-}
-
-#[test]
-fn a_reason_stands_once_and_every_claim_that_does_not_hold_leads_to_it() {
-    let claim = |what: &str, here, reason: &str| Claim::gain(what.into(), 50.0, vec![here], reason.into());
-    let mut findings = Findings::new("µs", &[MEMORIES[0]]);
-    findings.claims = vec![
-        claim("stat", 10.0, "Content & metadata."),
-        claim("open", 60.0, "Nobody reads this."),
-        claim("unlink", -5.0, "Freeing."),
-        claim("rmdir", 12.0, "Content & metadata."),
-    ];
-    let experiment = find("directfs-fig8").expect("it is in the catalogue");
-    let page = html(&Circumstances::default(), &[Part::new(experiment, Ok(&findings), 0.0)]);
-    for (reason, count) in [("Content &amp; metadata.", 1), ("Freeing.", 1), ("Nobody", 0)] {
-        assert_eq!(page.matches(reason).count(), count, "{reason}");
-    }
-    // Once in the table of claims, once in the experiment's section.
-    for (what, mark) in [("stat", "1"), ("unlink", "2"), ("rmdir", "1")] {
-        let link = format!("<sup><a href=\"#directfs-fig8-{mark}\">{mark}</a></sup>");
-        assert!(page.contains(&format!("<td>{what}{link}</td>")), "{what}: {page}");
-        assert!(
-            page.split(&format!("<b>{what}</b>"))
-                .nth(1)
-                .is_some_and(|rest| rest.split("</li>").next().is_some_and(|own| own.ends_with(&link))),
-            "{what}: {page}"
-        );
-    }
-    assert!(page.contains("<td>open</td>") && page.contains("id=\"directfs-fig8-2\""));
-}
-
-#[test]
-fn each_workload_of_fxmark_leaves_nothing_and_can_be_repeated() {
-    for subject in fxmark::SUBJECTS {
-        let machine = machine_for(subject, fxmark::plan(Size::Tiny), 2).expect("room");
-        for (name, crowd) in fxmark::crowds(Size::Tiny, 2) {
-            for _ in 0..2 {
-                let with = |work: &mut dyn FnMut(&dyn Calls) -> lab::experiments::Result<()>| machine.with(work);
-                with(&mut |calls| crowd.prepare(calls)).unwrap_or_else(|why| panic!("{name}: {why}"));
-                assert!(crowd.rate(&*machine).unwrap_or_else(|why| panic!("{name}: {why}")) > 0.0);
-                with(&mut |calls| crowd.clear(calls)).unwrap_or_else(|why| panic!("{name}: {why}"));
-            }
-            let mut left = 0;
-            let listed = machine.with(&mut |calls| Ok(calls.read_directory(b"/", &mut |_, _| left += 1)?));
-            assert!(listed.is_ok() && left == 0, "{name} of {} left {left} names", subject.name());
-        }
-    }
-}
-
-#[test]
-fn each_part_of_a_cached_file_is_found_where_a_system_has_it() {
-    let of = |subject| cached::bytes(&*machine(subject, cached::plan(Size::Tiny)).expect("a machine"));
-    assert_eq!(of(Subject::DirectFs).map(f64::round), [128.0, 43.0, 0.0]);
-    let [attributes, name, own] = of(Subject::Nova);
-    assert!(attributes > 128.0 && name > 64.0 && own > 0.0, "{attributes} {name} {own}");
-    let [by_pointer, no_name, same_state] = of(Subject::ByVfs);
-    assert_eq!((by_pointer, no_name, same_state), (attributes - 4.0, 0.0, own), "neither dentries nor a hash table");
-}
-
-#[test]
-fn threads_with_own_files_record_all_their_calls() {
-    let bench = Bench { size: Size::Tiny, times: Times::Clock, stop: &|| false, progress: &|_| {} };
-    for application in [Application::Varmail, Application::FileServer] {
-        for subject in [Subject::Nova, Subject::DirectFs] {
-            let programs = recorded_programs(&bench, (subject, application), 3, 2).expect("programs");
-            // A whole file is read by at least two calls.
-            let reads = if application == Application::Varmail { 2 } else { 1 };
-            let calls = 2 * (application.operations() as usize + reads);
-            assert!(programs.len() == 3 && programs.iter().all(|program| program.len() == calls), "{subject:?}");
-            assert!(programs.iter().flatten().all(|call| !call.is_empty()), "{subject:?}");
-        }
-    }
 }

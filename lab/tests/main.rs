@@ -9,5 +9,4 @@ mod crash;
 mod model;
 mod mount;
 mod reads;
-mod soupfs;
 mod threads;

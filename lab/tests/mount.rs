@@ -47,8 +47,9 @@ fn mounted(image: &Path, kind: SystemKind, run: fn(&Path)) -> Result<(), ImageEr
     std::thread::scope(|scope| {
         let place = directory.path();
         let server = scope.spawn(move || {
-            let announce = Box::new(|path: &Path| ready.send(path.to_owned()).unwrap());
-            serve(image, kind, SyncFile::Own, place, &fuse::MountOptions::default(), announce)
+            serve(image, kind, SyncFile::Own, place, &fuse::MountOptions::default(), |path| {
+                ready.send(path.to_owned()).unwrap()
+            })
         });
         if let Ok(path) = wait.recv() {
             let used = std::panic::catch_unwind(|| run(&path));

@@ -1,8 +1,8 @@
 //! Commands, options, help and examples.
 
-use crate::experiments::{Size, Times};
-use crate::mount::SystemKind;
 use clap::{Args, Parser, Subcommand};
+use lab::experiments::{Size, Times};
+use lab::mount::SystemKind;
 use std::path::PathBuf;
 
 /// Repeat the papers' experiments: their systems, measured on this machine, next to the published

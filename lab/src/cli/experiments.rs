@@ -2,11 +2,11 @@
 
 use super::arguments::Experiments;
 use super::interrupt::{Flag, Interrupted};
-use crate::experiments::report::{self, Circumstances, Part};
-use crate::experiments::{Bench, CATALOGUE, Experiment, Failure, find};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail};
 use console::terminal::{bold, dim, end_with_reader};
+use lab::experiments::report::{self, Circumstances, Part};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, find};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,9 +1,9 @@
 //! `lab mkfs`.
 
 use super::arguments::Mkfs;
-use crate::physical::MkfsOptions;
 use anyhow::{Result, ensure};
 use console::terminal::{bold, end_with_reader, print_fact};
+use lab::physical::MkfsOptions;
 
 /// Creates an image and prints its properties.
 pub fn run(arguments: &Mkfs) -> Result<()> {
@@ -14,7 +14,7 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
     let length = arguments.size.unwrap_or(existing);
     ensure!(length > 0, "{} needs a size: add --size, for example --size 4G", path.display());
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    crate::mount::make(path, kind, length, &MkfsOptions { owner, ..Default::default() }, arguments.force)?;
+    lab::mount::make(path, kind, length, &MkfsOptions { owner, ..Default::default() }, arguments.force)?;
     anstream::println!("{} {}", bold("created"), path.display());
     print_fact("system", kind.system.name());
     print_fact("VFS layer", format_args!("{} (option vfs= of a mount changes it)", kind.vfs.name()));

@@ -4,10 +4,10 @@
 //! for one byte on the server's standard output, and exits.
 
 use super::arguments::Mount;
-use crate::mount::{SystemKind, VfsKind, kind_of};
-use crate::physical::SyncFile;
 use anyhow::{Context, Result, bail, ensure};
 use fuse::MountOptions;
+use lab::mount::{SystemKind, VfsKind, kind_of};
+use lab::physical::SyncFile;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -72,7 +72,7 @@ fn serve(image: &Path, kind: SystemKind, sync_file: SyncFile, arguments: &Mount,
         let _ = std::io::stdout().write_all(b"+").and_then(|()| std::io::stdout().flush());
         detach_output();
     };
-    Ok(crate::mount::serve(image, kind, sync_file, &arguments.directory, options, Box::new(ready))?)
+    Ok(lab::mount::serve(image, kind, sync_file, &arguments.directory, options, ready)?)
 }
 
 /// Releases the starter's terminal or pipes: a shell that waits for their end would wait for the

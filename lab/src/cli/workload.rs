@@ -1,12 +1,12 @@
 //! `lab workload`.
 
 use super::arguments::Workload;
-use crate::experiments::filebench::{Application, ThreadFiles};
-use crate::experiments::{Clock, Watch};
-use crate::host::HostCalls;
-use crate::ycsb;
 use anyhow::{Context, Result, anyhow, bail};
 use console::terminal::{bold, end_with_reader, print_fact};
+use lab::experiments::filebench::{Application, ThreadFiles};
+use lab::experiments::{Clock, Watch};
+use lab::host::HostCalls;
+use lab::ycsb;
 
 /// Runs a workload in a directory, and prints its rate.
 pub fn run(arguments: &Workload) -> Result<()> {
@@ -63,7 +63,7 @@ fn files(arguments: &Workload, application: Application) -> Result<(f64, Times)>
 }
 
 fn store(arguments: &Workload, workload: ycsb::Workload) -> Result<(f64, Times)> {
-    let failed = |status: crate::ycsb::Status| anyhow!("the store failed: {status}");
+    let failed = |status: lab::ycsb::Status| anyhow!("the store failed: {status}");
     let mut store = ycsb::Store::load(&arguments.directory.join("store"), arguments.count).map_err(failed)?;
     let times = timed(|| store.run(workload, arguments.turns).map_err(failed))?;
     store.close().map_err(failed)?;

@@ -19,13 +19,12 @@ const PAPER: [(&str, f64); 2] = [("NOVA", 768.0), ("DirectFS", 128.0)];
 /// The index of DirectFS grows at three names for two buckets.
 const NAMES_OF_BUCKET: f64 = 1.5;
 
-/// Machines on which the files have room.
-pub const fn plan(size: Size) -> Plan {
+const fn plan(size: Size) -> Plan {
     Plan::of_files(size.pick(20, 200, 1000))
 }
 
 /// Bytes of each part of a cached file. An array of one element has none for each file.
-pub fn bytes(machine: &dyn Machine) -> [f64; 3] {
+fn bytes(machine: &dyn Machine) -> [f64; PARTS.len()] {
     let areas = machine.named_memory();
     let of_file = |name: &&str| {
         let has_name = |area: &&NamedMemory| match area.name.strip_prefix(name) {
@@ -101,3 +100,22 @@ pub const CACHED_FILE: Experiment = Experiment {
         Ok(findings)
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_cached_file_is_found_where_a_system_has_it() {
+        let of = |subject| bytes(&*machine(subject, plan(Size::Tiny)).expect("a machine"));
+        assert_eq!(of(Subject::DirectFs).map(f64::round), [128.0, 43.0, 0.0]);
+        let [attributes, name, own] = of(Subject::Nova);
+        assert!(attributes > 128.0 && name > 64.0 && own > 0.0, "{attributes} {name} {own}");
+        let [by_pointer, no_name, same_state] = of(Subject::ByVfs);
+        assert_eq!(
+            (by_pointer, no_name, same_state),
+            (attributes - 4.0, 0.0, own),
+            "neither dentries nor a hash table"
+        );
+    }
+}

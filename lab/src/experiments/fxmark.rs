@@ -15,9 +15,7 @@ use crate::physical::MountOptions;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-/// The systems that are compared.
-pub const SUBJECTS: [Subject; 4] =
-    [Subject::Nova, Subject::ByVfs, Subject::Ablated(Variant::AsPrinted), Subject::DirectFs];
+const SUBJECTS: [Subject; 4] = [Subject::Nova, Subject::ByVfs, Subject::Ablated(Variant::AsPrinted), Subject::DirectFs];
 const BLOCK: usize = 4096;
 /// Blocks of a file that is truncated block by block.
 const BLOCKS: u64 = 64;
@@ -90,8 +88,7 @@ pub(super) fn thread_counts() -> Vec<u64> {
     counts
 }
 
-/// Machines on which all workloads have room.
-pub fn plan(size: Size) -> Plan {
+fn plan(size: Size) -> Plan {
     let threads = thread_counts().last().copied().unwrap_or(1);
     let files = threads * (calls(size) * 2 + LISTED) + 1000;
     Plan { content_bytes: threads * (calls(size) + BLOCKS) * BLOCK as u64 * 2, ..Plan::of_busy_names(files) }
@@ -110,17 +107,11 @@ fn path(sharing: Sharing, letter: char, thread: u64, index: u64) -> Vec<u8> {
 
 /// A workload with some threads.
 #[derive(Clone, Copy)]
-pub struct Crowd {
+struct Crowd {
     act: Act,
     sharing: Sharing,
     threads: u64,
     calls: u64,
-}
-
-/// FxMark's workloads with so many threads, by their names.
-pub fn crowds(size: Size, threads: u64) -> impl Iterator<Item = (&'static str, Crowd)> {
-    let crowd = move |act: Act, sharing| Crowd { act, sharing, threads, calls: act.calls(calls(size)) };
-    WORKLOADS.into_iter().map(move |(name, act, sharing)| (name, crowd(act, sharing)))
 }
 
 impl Crowd {
@@ -138,7 +129,7 @@ impl Crowd {
     }
 
     /// Makes what the threads need.
-    pub fn prepare(&self, calls: &dyn Calls) -> Result<()> {
+    fn prepare(&self, calls: &dyn Calls) -> Result<()> {
         for thread in 0..self.threads {
             let made = calls.mkdir(directory(self.sharing, thread).as_bytes(), 0o755);
             if made != Err(posix::Errno::EEXIST) {
@@ -157,7 +148,7 @@ impl Crowd {
     }
 
     /// Removes everything.
-    pub fn clear(&self, calls: &dyn Calls) -> Result<()> {
+    fn clear(&self, calls: &dyn Calls) -> Result<()> {
         for thread in 0..self.threads {
             let directory = directory(self.sharing, thread);
             let mut names = Vec::new();
@@ -218,7 +209,7 @@ impl Crowd {
     }
 
     /// Millions of calls per second of all threads together, from the first start to the last end.
-    pub fn rate(&self, machine: &dyn Machine) -> Result<f64> {
+    fn rate(&self, machine: &dyn Machine) -> Result<f64> {
         let arrived = AtomicU64::new(0);
         let timed = |thread: u64| timed(machine, (&arrived, self.threads), |_| (), |calls| self.work(calls, thread));
         let spans: Vec<Result<[Instant; 2]>> = std::thread::scope(|scope| {
@@ -309,5 +300,24 @@ mod tests {
         assert_eq!(counts[0], 1);
         assert_eq!(counts.last().copied(), std::thread::available_parallelism().ok().map(|count| count.get() as u64));
         assert!(counts.is_sorted());
+    }
+
+    #[test]
+    fn each_workload_leaves_nothing_and_can_be_repeated() {
+        for subject in SUBJECTS {
+            let machine = machine_for(subject, plan(Size::Tiny), 2).expect("room");
+            for (name, act, sharing) in WORKLOADS {
+                let crowd = Crowd { act, sharing, threads: 2, calls: act.calls(calls(Size::Tiny)) };
+                for _ in 0..2 {
+                    let with = |work: &mut dyn FnMut(&dyn Calls) -> Result<()>| machine.with(work);
+                    with(&mut |calls| crowd.prepare(calls)).unwrap_or_else(|why| panic!("{name}: {why}"));
+                    assert!(crowd.rate(&*machine).unwrap_or_else(|why| panic!("{name}: {why}")) > 0.0);
+                    with(&mut |calls| crowd.clear(calls)).unwrap_or_else(|why| panic!("{name}: {why}"));
+                }
+                let mut left = 0;
+                let listed = machine.with(&mut |calls| Ok(calls.read_directory(b"/", &mut |_, _| left += 1)?));
+                assert!(listed.is_ok() && left == 0, "{name} of {} left {left} names", subject.name());
+            }
+        }
     }
 }

@@ -61,7 +61,6 @@ pub mod trees;
 pub use findings::{Claim, Findings, Measure, Medium, Sense, Series};
 pub use loops::{Clock, Random, Watch};
 pub use machine::{Failure, Machine, Plan, Result, Subject, machine};
-pub use modelled::programs as recorded_programs;
 
 use crate::virtual_time::memories::Memory;
 use pmem::Delays;

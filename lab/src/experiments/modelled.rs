@@ -93,7 +93,7 @@ pub(super) fn rates(
 }
 
 /// The recorded calls of each thread.
-pub fn programs(
+fn programs(
     bench: &Bench<'_>,
     (subject, application): (Subject, Application),
     threads: u64,
@@ -160,4 +160,25 @@ fn serve(
         let _ = answer.send(());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Times;
+    use super::*;
+
+    #[test]
+    fn threads_with_own_files_record_all_their_calls() {
+        let bench = Bench { size: Size::Tiny, times: Times::Clock, stop: &|| false, progress: &|_| {} };
+        for application in [Application::Varmail, Application::FileServer] {
+            for subject in [Subject::Nova, Subject::DirectFs] {
+                let programs = programs(&bench, (subject, application), 3, 2).expect("programs");
+                // A whole file is read by at least two calls.
+                let reads = if application == Application::Varmail { 2 } else { 1 };
+                let calls = 2 * (application.operations() as usize + reads);
+                assert!(programs.len() == 3 && programs.iter().all(|program| program.len() == calls), "{subject:?}");
+                assert!(programs.iter().flatten().all(|call| !call.is_empty()), "{subject:?}");
+            }
+        }
+    }
 }

@@ -442,3 +442,37 @@ pub fn tsv(findings: &Findings) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_stands_once_and_every_claim_that_does_not_hold_leads_to_it() {
+        let claim = |what: &str, here, reason: &str| Claim::gain(what.into(), 50.0, vec![here], reason.into());
+        let mut findings = Findings::new("µs", &[super::super::MEMORIES[0]]);
+        findings.claims = vec![
+            claim("stat", 10.0, "Content & metadata."),
+            claim("open", 60.0, "Nobody reads this."),
+            claim("unlink", -5.0, "Freeing."),
+            claim("rmdir", 12.0, "Content & metadata."),
+        ];
+        let experiment = super::super::find("directfs-fig8").expect("it is in the catalogue");
+        let page = html(&Circumstances::default(), &[Part::new(experiment, Ok(&findings), 0.0)]);
+        for (reason, count) in [("Content &amp; metadata.", 1), ("Freeing.", 1), ("Nobody", 0)] {
+            assert_eq!(page.matches(reason).count(), count, "{reason}");
+        }
+        // Once in the table of claims, once in the experiment's section.
+        for (what, mark) in [("stat", "1"), ("unlink", "2"), ("rmdir", "1")] {
+            let link = format!("<sup><a href=\"#directfs-fig8-{mark}\">{mark}</a></sup>");
+            assert!(page.contains(&format!("<td>{what}{link}</td>")), "{what}: {page}");
+            assert!(
+                page.split(&format!("<b>{what}</b>"))
+                    .nth(1)
+                    .is_some_and(|rest| rest.split("</li>").next().is_some_and(|own| own.ends_with(&link))),
+                "{what}: {page}"
+            );
+        }
+        assert!(page.contains("<td>open</td>") && page.contains("id=\"directfs-fig8-2\""));
+    }
+}
