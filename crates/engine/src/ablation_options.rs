@@ -33,7 +33,7 @@ impl<M: Memory> Ablated<M> {
         Ablated { ablation: Ablation::default(), memory: PhantomData }
     }
 
-    /// These ablations.
+    /// The given ablations. Does not compile for memory that is not instrumented.
     pub(crate) fn by(ablation: Ablation) -> Ablated<M> {
         const { assert!(M::WATCHED, "the ablation would have no effect") };
         Ablated { ablation, memory: PhantomData }
